@@ -413,6 +413,15 @@ class _Check:
         segments[-1].write_indexes(new_files=False)
         return checked_from, next_offset
 
+    def _say_that_it_was_renamed(self, segment: Segment, begins: int) -> None:
+        logger.error(
+            "%s: %s begins with offset %d, so somebody has renamed or exchanged it. It is cut off, and kept: to have "
+            "it back, stop this broker, name it %s in place of all segments from that offset on, and write %d "
+            "for the log in %s, if that says more",
+            *(self._folder.log, segment.path, begins, file_name(begins, "log")),
+            *(begins, checkpoints.LOG_START_OFFSETS),
+        )
+
     def _cut_off(self, slot: int) -> None:
         self._folder.set_aside(self._segments[slot:])
         del self._segments[slot:]
@@ -428,6 +437,8 @@ class _Check:
         try:
             for batch in segment.batches():
                 if batch.base_offset < next_offset or not segment.can_hold(batch.last_offset):
+                    if not position and batch.base_offset < segment.base_offset:
+                        self._say_that_it_was_renamed(segment, batch.base_offset)
                     break
                 if batch.position + batch.size > start + len(window):
                     if position:

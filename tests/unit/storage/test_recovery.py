@@ -722,3 +722,21 @@ def test_a_clean_stop_keeps_the_name_of_an_index_that_is_new(make_world, seed):
     assert world.manager.was_clean
     assert log.log_end_offset == 3
     assert log.segments.aborted_transactions(0, 3) == [(5, 1)]
+
+
+def test_a_segment_that_was_renamed_before_a_start_after_a_crash_is_kept_and_can_be_had_back(world, caplog):
+    """Until 2026-11-30 it was called damaged, and nobody said how it comes back."""
+    world.fill(world.log(), 5)
+    world.manager.abandon()
+    names = [f"/data/t-0/{base:020d}.log" for base in (0, 1)]
+    world.disk.rename(*names)
+    assert world.open().get("t", 0).log_end_offset == 1
+    assert f"{names[1]} begins with offset 0, so somebody has renamed or exchanged it" in caplog.text
+    assert "name it 00000000000000000000.log in place of all segments from that offset on" in caplog.text
+    world.manager.shutdown()
+    (kept,) = [name for name in world.disk.list_directory("/data/t-0") if name.endswith("-cut")]
+    world.disk.remove(names[1])
+    world.disk.rename(f"/data/t-0/{kept}", names[0])
+    world.disk.open("/data/log-start-offset-checkpoint").write(0, b"0\n1\nt 0 0\n")
+    log = world.open().get("t", 0)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 5)

@@ -13,8 +13,6 @@ import os
 import shutil
 import sys
 import sysconfig
-import tomllib
-from contextlib import chdir
 from pathlib import Path
 from types import ModuleType
 
@@ -50,6 +48,9 @@ class BuildWithTypes(build_py):
 
 def compiled() -> list[Extension]:
     """The modules to compile, translated to C."""
+    import tomllib  # late, as is `chdir`: pip tells an older Python that it is too old, if it comes so far
+    from contextlib import chdir
+
     try:
         from mypyc.build import mypycify
     except ImportError:

@@ -31,6 +31,13 @@ def test_only_one_name_is_installed(wheel: set[str]) -> None:
     assert {re.sub(r"-.*\.dist-info$", ".dist-info", top) for top in tops} == {"barnabas", "barnabas.dist-info"}
 
 
+def test_pip_can_tell_an_older_python_that_it_is_too_old() -> None:
+    """It runs setup.py first, which once had to have what Python has since 3.11."""
+    tree = ast.parse((ROOT / "setup.py").read_text())
+    imported = {each.name for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) for each in node.names}
+    assert not imported & {"tomllib", "chdir"}
+
+
 def test_every_module_of_the_tree_is_installed(wheel: set[str]) -> None:
     folders = [path.parent for path in ROOT.glob("*/py.typed")]
     expected = {

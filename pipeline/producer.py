@@ -4,7 +4,6 @@ One batch of a partition is on its way at a time, and a request to each leader a
 filled. A batch that was not acknowledged is sent again with the same sequence numbers to the leader of that time.
 """
 
-import struct
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -26,6 +25,7 @@ from barnabas.protocol import messages, record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.murmur2 import partition_of_key
 from barnabas.protocol.record_batch import Record
 
 REQUEST_BYTES = 1 << 20
@@ -321,24 +321,6 @@ def _refusal(error: int, batch: _Batch, message: str | None) -> str:
 
 # Which partition
 
-_MURMUR_M = 0x5BD1E995
-_MASK = 0xFFFF_FFFF
-_WORD = struct.Struct("<I")
-
-
-def murmur2(key: bytes) -> int:
-    """The hash by which Kafka's clients choose the partition of a key."""
-    value = 0x9747B28C ^ len(key)
-    whole = len(key) & ~3
-    for (word,) in _WORD.iter_unpack(key[:whole]):
-        word = word * _MURMUR_M & _MASK
-        word = (word ^ word >> 24) * _MURMUR_M & _MASK
-        value = value * _MURMUR_M & _MASK ^ word
-    if whole < len(key):
-        value = (value ^ int.from_bytes(key[whole:], "little")) * _MURMUR_M & _MASK
-    value = (value ^ value >> 13) * _MURMUR_M & _MASK
-    return value ^ value >> 15
-
 
 class Partitioner:
     """Which partition a record without one goes to: by its key, else to one after the other, a batch to each."""
@@ -350,7 +332,7 @@ class Partitioner:
     def partition(self, topic: str, key: bytes | None, partition_count: int) -> int:
         """As Kafka's clients choose it."""
         if key is not None:
-            return (murmur2(key) & 0x7FFF_FFFF) % partition_count
+            return partition_of_key(key, partition_count)
         if topic not in self._keyless:
             self.batch_is_full(topic)
         return self._keyless[topic] % partition_count

@@ -18,6 +18,7 @@ from barnabas.runtime.counted import counted
 from barnabas.testing import control
 from barnabas.testing.clock import Clock
 from barnabas.testing.group import Group
+from barnabas.testing.kafka_python import kafka_python
 from barnabas.testing.process import BrokerProcess, StartError
 from barnabas.testing.replay import Difference, SessionError, replay
 from barnabas.testing.snapshot import Snapshot
@@ -286,10 +287,8 @@ class Barnabas:
 
     def consumer(self, **settings: Any) -> Any:
         """A kafka-python consumer, without a group unless one is named. Close it."""
-        from kafka import KafkaConsumer
-
         defaults = {"group_id": None, "enable_auto_commit": False, "fetch_max_wait_ms": 50}
-        return KafkaConsumer(bootstrap_servers=self.bootstrap, **{**defaults, **settings})
+        return kafka_python().KafkaConsumer(bootstrap_servers=self.bootstrap, **{**defaults, **settings})
 
     # ------------------------------------------------------------------ faults
 

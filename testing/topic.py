@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from barnabas.protocol import batch_records
+from barnabas.protocol.murmur2 import partition_of_key
 from barnabas.runtime.counted import counted
 from barnabas.testing.control import Brokers, WaitTimeoutError, quoted
 from barnabas.testing.wire import Reader
@@ -69,9 +70,7 @@ class Topic:
             return 0
         if key is None:
             return random.randrange(self.partitions)
-        from kafka.partitioner.default import murmur2  # late: most tests have no keys
-
-        return int((murmur2(key) & 0x7FFF_FFFF) % self.partitions)
+        return partition_of_key(key, self.partitions)
 
     def records(self) -> list[Record]:
         """All records up to the ends that the partitions have now, by partition and offset."""

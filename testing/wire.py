@@ -16,6 +16,7 @@ from barnabas.protocol import frames, messages, record_batch
 from barnabas.protocol.batch_records import Record
 from barnabas.protocol.errors import LEADER_MOVES, ErrorCode
 from barnabas.protocol.message import Message
+from barnabas.testing.kafka_python import kafka_errors
 from barnabas.testing.kept import Address, Kept, address_of
 
 CLIENT_ID = "barnabas-testing"
@@ -130,9 +131,7 @@ def _until(what: str, attempt: Callable[[float], T]) -> T:
         except (_NotNowError, OSError) as error:
             why = str(error) or type(error).__name__
         if time.monotonic() + RETRY_S >= deadline:
-            from kafka.errors import KafkaTimeoutError  # late: here and below, tests without errors do not pay
-
-            raise KafkaTimeoutError(f"{what} within {GIVES_UP_AFTER_S:g} s: {why}")
+            raise kafka_errors().KafkaTimeoutError(f"{what} within {GIVES_UP_AFTER_S:g} s: {why}")
         time.sleep(RETRY_S)
 
 
@@ -141,9 +140,7 @@ def _check(code: int, what: str, message: str | None = None) -> None:
     if code in ASKED_AGAIN:
         raise _NotNowError(ErrorCode(code).name)
     if code:
-        from kafka.errors import for_code
-
-        raise for_code(code)(f"{what}: {message}" if message else what)
+        raise kafka_errors().for_code(code)(f"{what}: {message}" if message else what)
 
 
 class Wire:
@@ -255,9 +252,7 @@ class Wire:
             answer = self.ask(coordinator, OFFSET_COMMIT, request, left_s)
             code = answer.topics[0].partitions[0].error_code
             if code in OF_MEMBERS:
-                from kafka.errors import CommitFailedError
-
-                raise CommitFailedError(f"the group {group} has members ({ErrorCode(code).name})")
+                raise kafka_errors().CommitFailedError(f"the group {group} has members ({ErrorCode(code).name})")
             _check(code, f"the group {group} cannot commit")
 
         _until(f"the group {group} has not committed", attempt)

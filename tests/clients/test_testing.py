@@ -968,6 +968,32 @@ def test_modules_of_the_suite_are_none_of_the_broker(tmp_path: Path, with_plugin
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+STRICT = """
+import pytest
+
+def test_with_a_key(barnabas):
+    topic = barnabas.topic(partitions=2)
+    topic.produce(["a"], key="k")
+    assert topic.values() == ["a"]
+
+def test_a_consumer(barnabas):
+    barnabas.consumer().close()
+
+def test_an_error(barnabas):
+    with pytest.raises(Exception, match="cannot be made"):
+        barnabas.topic(partitions=0)
+"""
+
+
+@pytest.mark.parametrize("one", ["with_a_key", "a_consumer", "an_error"])
+def test_nothing_warns_where_a_warning_is_an_error(tmp_path: Path, with_plugin: list[str], one: str) -> None:
+    """Until 2026-11-30 the import of kafka-python did, for a test that knows nothing of it."""
+    (tmp_path / "test_strict.py").write_text(STRICT)
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", *with_plugin, "-k", one, "."]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("chosen", ["test_", "alone"])
 def test_a_fixture_of_the_session_has_the_address(tmp_path: Path, with_plugin: list[str], chosen: str) -> None:
     """Until 2026-11-30 nothing that lives longer than a test could use the shared broker."""

@@ -16,17 +16,17 @@ from barnabas.pipeline import once, producer, wire
 from barnabas.pipeline.errors import RefusedRecordsError, WrittenDifferentlyError
 from barnabas.pipeline.once import Attempt
 from barnabas.pipeline.options import write_options
-from barnabas.pipeline.producer import Partitioner, Producer, murmur2
+from barnabas.pipeline.producer import Partitioner, Producer
 from barnabas.pipeline.sink import RecordSink, check_columns, sink_of
 from barnabas.pipeline.sources import register
 from barnabas.pipeline.wire import UnreachableError
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.murmur2 import partition_of_key
 from barnabas.protocol.record_batch import Record
 from broker_process import Client, Process
 from kafka import KafkaConsumer, TopicPartition
-from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
@@ -107,7 +107,7 @@ def test_what_is_written_is_read_again(spark: "SparkSession", broker: Process) -
     first, second = by_value[b"v1"], by_value[None]
     assert (first.partition, first.key, first.timestamp) == (2, b"k1", int(at.timestamp() * 1000))
     assert [tuple(header) for header in first.headers] == [("h", b"1"), ("h", None)]
-    assert second.partition == (murmur2(b"k2") & 0x7FFF_FFFF) % 3
+    assert second.partition == partition_of_key(b"k2", 3)
     assert by_value[b"v3"].partition == 0
     assert by_value[b"v3"].timestamp > first.timestamp
     assert values_of(address(broker), "payments") == [(0, b"v4")]
@@ -119,11 +119,6 @@ def test_what_is_written_is_read_again(spark: "SparkSession", broker: Process) -
     numbers = load.where("topic = 'orders' and key = value").selectExpr("cast(value as string) value").collect()
     assert sorted(int(row.value) for row in numbers) == list(range(500))
     assert load.where("producer_id is null").count() == 0  # all of them idempotent
-
-
-@pytest.mark.parametrize("key", [b"", b"a", b"ab", b"abc", b"abcd", b"customer-4711", bytes(range(256))])
-def test_keys_go_to_the_partition_of_other_clients(key: bytes) -> None:
-    assert murmur2(key) == murmur2_of_kafka_python(key) & 0xFFFF_FFFF
 
 
 def test_records_without_a_key_are_shared_out(broker: Process) -> None:

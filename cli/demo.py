@@ -100,6 +100,8 @@ class DemoBroker:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
 
 @contextmanager

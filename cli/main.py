@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import sys
+import warnings
 
 
 def main() -> None:
@@ -56,6 +57,8 @@ def run(words: list[str]) -> int:
         from barnabas.runtime.output import open_closed_streams
 
         open_closed_streams()
+        # Of libraries: kafka-python has one at its import, and PYTHONWARNINGS=error would end the command.
+        warnings.simplefilter("ignore", DeprecationWarning)
         from barnabas.cli.commands import run as run_command
 
         return run_command(words, as_json)

@@ -514,6 +514,14 @@ def test_modules_in_the_folder_of_the_user_are_not_imported(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
 
 
+def test_commands_run_where_a_warning_is_an_error(tmp_path: Path) -> None:
+    """Until 2026-11-30 the import of kafka-python ended them, with a traceback."""
+    env = os.environ | {"PYTHONWARNINGS": "error"}
+    done = subprocess.run([*COMMAND, "demo"], capture_output=True, text=True, timeout=200, cwd=tmp_path, env=env)
+    assert (done.returncode, "Warning" in done.stderr) == (0, False), done.stderr
+    assert "went on where it was" in done.stdout
+
+
 def test_commands_read_answers_without_assertions(tmp_path: Path) -> None:
     """Until 2026-11-30 the commands waited for 30 s with PYTHONOPTIMIZE, and said that no broker answers."""
     environment = os.environ | {"PYTHONOPTIMIZE": "1"}

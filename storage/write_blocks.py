@@ -1,5 +1,6 @@
 """Which data directories refuse writes that may be possible again later: no room on the disk, say."""
 
+import errno
 import logging
 from collections.abc import Callable
 
@@ -11,6 +12,13 @@ from barnabas.storage.log_directory import LogDirectory
 logger = logging.getLogger("barnabas.storage")
 
 SETTLED_MS = 5_000.0  # on a disk that is nearly full, a small write fits between two that do not
+
+_ROOM, _RIGHT, _LIMIT = ". Make room there", ". Let this user write it", ". Raise the limit of open files (ulimit -n)"
+_WHAT_TO_DO = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _ROOM),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _RIGHT),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), _LIMIT),
+}
 
 
 class WriteBlocks:
@@ -36,7 +44,7 @@ class WriteBlocks:
         if directory is None:
             return
         self._logs[log] = directory
-        self._block(directory, str(log.write_blocked))
+        self._block(directory, f"{log.write_blocked}{_WHAT_TO_DO.get(log.write_blocked.errno or 0, '')}")
 
     def _block(self, directory: LogDirectory, why: str) -> None:
         is_new = directory not in self._refused_ms
@@ -68,7 +76,7 @@ class WriteBlocks:
         """A log that nobody writes does not find out by itself that it cannot be written, or can be again."""
         if directory not in self._refused_ms:
             if directory.is_full():
-                self._block(directory, "its disk is full")
+                self._block(directory, f"its disk is full{_WHAT_TO_DO[errno.ENOSPC]}")
             return
         if not directory.has_room():
             return

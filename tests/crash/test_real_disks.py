@@ -92,6 +92,7 @@ def test_a_full_disk_refuses_what_it_cannot_keep_and_goes_on_when_there_is_room(
     told = [line for line in said.splitlines() if "refuses writes" in line]
     assert len(told) == 1, "the disk is told, not each log"
     assert f"{disk / 'data'} refuses writes" in told[0]
+    assert told[0].endswith(". Make room there")
 
 
 @pytest.mark.parametrize("left", [0, 4 << 10, 16 << 10])

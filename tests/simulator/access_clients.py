@@ -73,7 +73,8 @@ async def try_without_a_login(connection: Connection, user: str, *, guesses: boo
 class Question(NamedTuple):
     """A request, the rights that it needs (all of each row, in the order in which it asks), and what its answer has.
 
-    `rights`: alternatives; one of them is enough.
+    `any_of`: alternatives; one of them is enough. `shows_absence`: the right that is enough to hear that there is no
+    such topic.
     """
 
     what: str
@@ -83,6 +84,7 @@ class Question(NamedTuple):
     rights: tuple[Right, ...]
     any_of: tuple[Right, ...] = ()
     error_of: Callable[[Any], int] = lambda answer: int(answer.error_code)
+    shows_absence: Right | None = None
 
 
 def produce(topic: str, value: bytes) -> messages.ProduceRequest:
@@ -176,9 +178,10 @@ def questions(topic: str, group: str, value: bytes) -> list[Question]:
             error_of=_first_of("topics"),
         ),
         Question(
-            *("delete", key.DELETE_TOPICS, 4, delete(topic_names=[scratch], timeout_ms=9_000)),
-            (Right(DELETE, TOPIC, scratch),),
+            *("delete", key.DELETE_TOPICS, 4, delete(topic_names=[scratch], timeout_ms=9_000), ()),
+            (Right(DELETE, CLUSTER, CLUSTER_NAME), Right(DELETE, TOPIC, scratch)),
             error_of=_first_of("responses"),
+            shows_absence=Right(DESCRIBE, TOPIC, scratch),
         ),
         Question(
             *("settings", key.DESCRIBE_CONFIGS, 3, configs(resources=[resource])),

@@ -319,6 +319,8 @@ class AccessWorld(Simulation):
                 raise Violation(KEPT_OUT, detail)
         else:
             self.allowed += 1
+            if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and asked.shows_absence is not None:
+                asked = asked._replace(any_of=(*asked.any_of, asked.shows_absence))
             if self.rules.always(answered, lambda rules: not _may(asker, asked, rules)):
                 raise Violation(LET_IN, detail)
 

@@ -115,7 +115,7 @@ def test_a_write_that_fits_in_part_leaves_nothing_behind(world, read, caplog):
     assert [offset for offset, _, _ in read(log)] == [0, 1, 2]
     assert [record.message for record in caplog.records] == [
         "/data refuses writes, which are not acknowledged, and tries again with each request (1 partition): "
-        "[Errno 28] simulated: no space left: '/data/t-0/00000000000000000000.log'"
+        "[Errno 28] simulated: no space left: '/data/t-0/00000000000000000000.log'. Make room there"
     ]
     world.disk.capacity_bytes = 1 << 40
     caplog.clear()

@@ -44,7 +44,7 @@ def test_members_of_groups_are_given_what_their_user_may_see(seed: int) -> None:
     world = access_members.ConsumerAccessWorld(seed)
     verdict = world.run()
     assert verdict.violation is None, str(verdict)
-    assert world.told > 3
+    assert world.told > 0
     assert sum(member.progress for member in world.book.members) > 30
 
 

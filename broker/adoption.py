@@ -380,14 +380,17 @@ def _ask(
         nodes = " and ".join(map(str, sorted(owners)))
         first = (
             f"By the tree, those are on node {nodes}, and this is node {node_id}: if somebody has changed node.id in "
+            "meta.properties, change it back. Else it may be an older copy, or another tree"
         )
-        first += "meta.properties, change it back. Else it may be an older copy, or another tree"
-    adopt = f"with --adopt to serve {'the topics that it does not know at all' if assigned else 'these topics'}, or "
+    adopt = which = ""
+    if can_be_adopted := unknown.difference(assigned):
+        topics = "the topics that it does not know at all" if assigned else "these topics"
+        adopt = f"with --adopt to serve {topics}, or "
+        which = f" {_which_adopts(found, can_be_adopted, end_of)}"
     raise DataDirectoryError(
         f"The tree knows {len(known)} of the {len(view.assignments)} topics that have logs in {places}, and not "
         f"{names_in_a_line(sorted(unknown))}{elsewhere}. {first}: look for the right {place} first. Or start once "
-        f"{'' if unknown <= assigned.keys() else adopt}with --set-aside to rename their folders to …-stray."
-        + ("" if unknown <= assigned.keys() else f" {_which_adopts(found, unknown.difference(assigned), end_of)}")
+        f"{adopt}with --set-aside to rename their folders to …-stray.{which}"
     )
 
 

@@ -21,7 +21,7 @@ from barnabas.cli.start_settings import CLUSTER_FILE, Settings, configure, profi
 from barnabas.runtime import output, temporary
 from barnabas.runtime.build import build_name
 from barnabas.runtime.parent import call_when_parent_is_gone
-from barnabas.runtime.ports import RESTORE_PLAN, RESTORED_PLAN
+from barnabas.runtime.ports import DISK_FULL, READ_ONLY, RESTORE_PLAN, RESTORED_PLAN, TOO_MANY_OPEN
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -369,7 +369,7 @@ async def _copy_source(source: str, target: str, stop: asyncio.Event) -> None:
     except OSError as error:
         what = f"{error.filename or source}: {error.strerror or error}"
         advice = f"Free some room there, or set TMPDIR to a folder that has it for a copy of {source}."
-        fail(f"{what}. {advice}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"{what}: cannot be copied.")
+        fail(f"{what}. {advice}" if error.errno in DISK_FULL else f"{what}: cannot be copied.")
     finally:
         temporary.unlock(lock)
 
@@ -587,13 +587,13 @@ def _what_to_do(error: OSError, config: "BrokerConfig", data: str) -> str:
         return f"{config.listeners} is in use. Stop what listens there, or choose another port with --port."
     if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:
         return f"this machine cannot listen at {config.listeners}: {error.strerror}. Choose another with --listeners."
-    if error.errno in (errno.EMFILE, errno.ENFILE):
+    if error.errno in TOO_MANY_OPEN:
         return f"{error}. Raise the limit of open files (ulimit -n), or that of the system."
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in DISK_FULL:
         where = error.filename or " or ".join(dict.fromkeys((data, config.coordination_path or data)))
         return f"{where}: {error.strerror}. Make room there (`df`, `df -i`), and start again."
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return f"{data} is not a directory that can be made or used: {error}. Name another one with --data."
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if error.errno in READ_ONLY:
         return f"{error.filename or data} cannot be used: {error.strerror}. Let this user read and write it."
     return str(error)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from barnabas.runtime.clock import CLOCK_MS_MAX
+from barnabas.runtime.ports import DISK_FULL, READ_ONLY
 from barnabas.runtime.temporary import LOCK_NAME
 
 COPIED_BYTES = 4 << 20  # at once
@@ -48,9 +49,9 @@ def copy(
 
 def what_to_do(error: OSError) -> str:
     """A sentence, without a stop, for who reads that a copy has failed."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in DISK_FULL:
         return "Make room, or name another folder"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if error.errno in READ_ONLY:
         return "Let this user read and write it, or name another folder"
     return "Look after that file and its disk, or name another folder"
 

@@ -443,12 +443,13 @@ class Lives:
                 raise SnapshotError(
                     f"{folder} has less than 1 MiB of room left, so this broker might not start again. Make room there"
                 )
-        for entry in (entry for directory in directories for entry in os.scandir(directory)):
-            if entry.is_symlink() and entry.is_dir():
-                raise SnapshotError(
-                    f"{entry.path} is a link to a folder, and of those there are no snapshots. Put the folder itself "
-                    "there, or let log.dirs name a data directory on that disk"
-                )
+        for directory in directories:
+            for entry in os.scandir(directory):
+                if entry.is_symlink() and entry.is_dir():
+                    raise SnapshotError(
+                        f"{entry.path} is a link to a folder, and of those there are no snapshots. Put the folder "
+                        "itself there, or let log.dirs name a data directory on that disk"
+                    )
 
     @staticmethod
     def _meeting_for(what: str, folder: str, shared: SharedTree | None) -> Meeting | None:

@@ -22,7 +22,8 @@ Buffer = bytes | bytearray | memoryview
 
 # The call had no effect at all, and it may work later: there may be free space, or a free descriptor, or somebody lets
 # this process write again to what was made read-only.
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+NO_ROOM = (*DISK_FULL, errno.EFBIG)
 TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 

@@ -331,10 +331,8 @@ class LogManager:
 
         The mark comes to the tree first, so a kill leaves it a little smaller; and the end of the power more than that.
         """
-        marks = {directory: directory.contents.tree_knowledge.mark for directory in self.open_directories}
-        behind = [
-            directory for directory, mark in marks.items() if 0 < mark < in_tree - MARKS_IN_FLIGHT and directory.folders
-        ]
+        has_logs = [directory for directory in self.open_directories if directory.folders]
+        behind = [d for d in has_logs if 0 < d.contents.tree_knowledge.mark < in_tree - MARKS_IN_FLIGHT]
         self._note_old_copies([directory for directory in behind if not directory.may_lack_ends])
 
     def _note_old_copies(self, found: Sequence[LogDirectory]) -> None:

@@ -1,11 +1,10 @@
 """Which data directories refuse writes that may be possible again later: no room on the disk, say."""
 
-import errno
 import logging
 from collections.abc import Callable
 
 from barnabas.runtime.counted import counted
-from barnabas.runtime.ports import Clock
+from barnabas.runtime.ports import DISK_FULL, READ_ONLY, TOO_MANY_OPEN, Clock
 from barnabas.storage.log import Log
 from barnabas.storage.log_directory import LogDirectory
 
@@ -15,9 +14,9 @@ SETTLED_MS = 5_000.0  # on a disk that is nearly full, a small write fits betwee
 
 _ROOM, _RIGHT, _LIMIT = ". Make room there", ". Let this user write it", ". Raise the limit of open files (ulimit -n)"
 _WHAT_TO_DO = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _ROOM),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _RIGHT),
-    **dict.fromkeys((errno.EMFILE, errno.ENFILE), _LIMIT),
+    **dict.fromkeys(DISK_FULL, _ROOM),
+    **dict.fromkeys(READ_ONLY, _RIGHT),
+    **dict.fromkeys(TOO_MANY_OPEN, _LIMIT),
 }
 
 
@@ -76,7 +75,7 @@ class WriteBlocks:
         """A log that nobody writes does not find out by itself that it cannot be written, or can be again."""
         if directory not in self._refused_ms:
             if directory.is_full():
-                self._block(directory, f"its disk is full{_WHAT_TO_DO[errno.ENOSPC]}")
+                self._block(directory, f"its disk is full{_ROOM}")
             return
         if not directory.has_room():
             return

@@ -1,6 +1,5 @@
 """Checks of brokers, replicas, logs and disks."""
 
-import errno
 import os
 from collections.abc import Iterator
 
@@ -9,10 +8,11 @@ from barnabas.cli.checks.findings import Finding, Needs, Severity, check, listed
 from barnabas.cli.checks.starting import directory_of, start_again
 from barnabas.cli.shared.words import command_of, duration, size
 from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
+from barnabas.runtime import ports
 from barnabas.runtime.counted import counted
 from barnabas.runtime.grouped import grouped
 
-READ_ONLY_TEXTS = {os.strerror(number) for number in (errno.EROFS, errno.EACCES, errno.EPERM)}
+READ_ONLY_TEXTS = {os.strerror(number) for number in ports.READ_ONLY}
 READ_ONLY = "the broker may write there again: the disk may be mounted read-only, or belong to another user."
 NEW_MS = 300_000  # so long after its start a broker may still copy what it has missed
 FULL_SOON_MS, FULL_NOW_MS = DAY_MS, HOUR_MS

@@ -15,8 +15,7 @@ def moment_of(text: str) -> int | None:
     if number.isdecimal() and len(number) < 20 and unit in UNITS_MS:
         return max(RealClock().now_ms() - int(number) * UNITS_MS[unit], 0)
     try:
-        return max(
-            int(datetime.fromisoformat(text).timestamp() * 1000), 0
-        )  # no record and no change is older than 1970
+        at_ms = int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
         return None
+    return max(at_ms, 0)  # no record and no change is older than 1970

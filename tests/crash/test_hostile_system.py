@@ -73,15 +73,21 @@ def refused(client: Client, topic: str) -> bool:
     return answers <= {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
 
+def with_two_topics(process: Process) -> Client:
+    """A client that has written a record into each of two topics, gone and here."""
+    client = Client(process.port)
+    for topic in ("gone", "here"):
+        assert client.create_topic(topic, 1) == 0
+        assert client.produce(topic, 0, batch([b"1"])).error_code == 0
+    return client
+
+
 @pytest.mark.parametrize("what", ["folder", "segment"])
 def test_what_is_taken_from_under_a_running_broker_takes_one_partition_offline(
     start: Callable[..., Process], tmp_path: Path, what: str
 ) -> None:
     process = start()
-    client = Client(process.port)
-    for topic in ("gone", "here"):
-        assert client.create_topic(topic, 1) == 0
-        assert client.produce(topic, 0, batch([b"1"])).error_code == 0
+    client = with_two_topics(process)
     folder = tmp_path / "data" / "gone-0"
     if what == "folder":
         shutil.rmtree(folder)
@@ -109,10 +115,7 @@ def test_a_folder_that_is_lost_with_the_power_seconds_after_it_was_made_is_told(
 ) -> None:
     """No checkpoint knows of it yet, only the tree. Until 2026-11-30 nobody said anything."""
     process = start()
-    client = Client(process.port)
-    for topic in ("gone", "here"):
-        assert client.create_topic(topic, 1) == 0
-        assert client.produce(topic, 0, batch([b"1"])).error_code == 0
+    client = with_two_topics(process)
     process.end(signal.SIGKILL)
     shutil.rmtree(tmp_path / "data" / "gone-0")
     checkpoint = tmp_path / "data" / "replication-offset-checkpoint"

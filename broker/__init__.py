@@ -58,7 +58,8 @@ which somebody has removed records (`storage/missing_records.py`). If this broke
 left the ISR last take its place (`LeaderAndIsr.eligible` in `cluster/leader_and_isr.py`): nothing was acknowledged
 without them. The same holds if the machine lost its power, which takes what was not synced (`.boot_id` in each
 directory says so), and one of them registers within a session. A replica that could take its place and has lost records
-itself is taken off that list (`last_known`): else one that has more would leave the leadership to it.
+itself is taken off that list: else one that has more would leave the leadership to it. If nobody is left on it, old
+copies of all disks are back: the logs of all replicas decide, as below.
 
 **An older copy of the tree is back.** What it says of leaders and ISRs was true once. A broker knows it by its mark, a
 number that it counts up in the tree and on its disks (`tree_mark.py`), or by later leader epochs in its logs. Before it

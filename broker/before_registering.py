@@ -1,11 +1,11 @@
 """What a broker waits for, and what it writes, before it registers, because of what its disk holds."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
 
-from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
+from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr, LogEnd
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.payloads import TopicAssignment, decode_number, encode_isr_change
 from barnabas.cluster.tree.port import (
@@ -33,6 +33,7 @@ LOOK_MS = 20.0  # how often the tree is read while the broker waits
 
 TopicPartition = tuple[str, int]
 Assignments = dict[str, Mapping[int, Sequence[int]]]  # topic -> partition -> replicas
+Replicas = dict[TopicPartition, Sequence[int]]
 
 
 class Loss(IntEnum):
@@ -40,11 +41,16 @@ class Loss(IntEnum):
 
     NOTHING = 0
     END = 1  # what was not synced: its machine lost its power
-    ALL = 2  # an empty disk, an old copy, removed segments
+    SOME = 2  # an old copy, removed segments; and this broker alone may have acknowledged what is left
+    ALL = 3  # an empty disk; or as SOME, and it has acknowledged nothing alone
 
 
 async def until_taken_out(
-    env: Env, coordination: Coordination, node_id: int, loss_of: Callable[[str, int], Loss]
+    env: Env,
+    coordination: Coordination,
+    node_id: int,
+    loss_of: Callable[[str, int], Loss],
+    end_of: Callable[[str, int], LogEnd],
 ) -> None:
     """After an unclean stop: return when the tree shows that this broker leads nothing, and is in no ISR with others.
 
@@ -56,9 +62,12 @@ async def until_taken_out(
     If its log is lost, it must not stay: the eligible replicas, which have more, are in sync in its place. If the end
     may be lost, it waits as long as a session for one of them to register. All brokers may just have lost their
     sessions, and register again soon. Who is eligible and has lost records is no longer, before it registers.
+
+    If nobody is eligible, all that were in sync have lost records: somebody has put old copies of their disks back.
+    Then the logs of all replicas decide who has the most. `end_of` says where a log ends here.
     """
     give_up_ms = env.clock.monotonic_ms() + coordination.session_timeout_ms
-    remaining: list[TopicPartition] | None = None  # None: all that is assigned to this broker
+    remaining: Replicas | None = None  # None: all that is assigned to this broker
     has_said_so = False
     while True:
         try:
@@ -67,9 +76,9 @@ async def until_taken_out(
                 is_all = remaining is None
                 concerned = await all_hosted(coordination, node_id) if remaining is None else remaining
                 deleted = set(await coordination.children(paths.DELETE_TOPICS))  # the controller lets those be
-                concerned = [partition for partition in concerned if partition[0] not in deleted]
+                concerned = {partition: them for partition, them in concerned.items() if partition[0] not in deleted}
                 waits = env.clock.monotonic_ms() < give_up_ms
-                remaining = await _counted_on(coordination, node_id, concerned, loss_of, waits=waits)
+                remaining = await _counted_on(coordination, node_id, concerned, loss_of, end_of, waits=waits)
                 if not remaining:
                     if is_all:
                         return
@@ -98,9 +107,7 @@ async def assignments(coordination: Coordination, topics: Sequence[str]) -> Assi
     return found
 
 
-async def hosted(
-    coordination: Coordination, node_id: int, partitions: Sequence[TopicPartition]
-) -> dict[TopicPartition, Sequence[int]]:
+async def hosted(coordination: Coordination, node_id: int, partitions: Sequence[TopicPartition]) -> Replicas:
     """The replicas of those of the partitions that this broker has by the tree, and whose topics are not deleted."""
     deleted = set(await children_if_there(coordination, paths.DELETE_TOPICS))
     assigned = await assignments(coordination, sorted({topic for topic, _ in partitions} - deleted))
@@ -108,10 +115,10 @@ async def hosted(
     return {partition: them for partition, them in replicas.items() if node_id in them}
 
 
-async def all_hosted(coordination: Coordination, node_id: int) -> list[TopicPartition]:
-    """The partitions assigned to this broker."""
+async def all_hosted(coordination: Coordination, node_id: int) -> Replicas:
+    """The replicas of the partitions assigned to this broker."""
     assigned = await assignments(coordination, await coordination.children(paths.TOPICS))
-    return [(topic, index) for topic, of in assigned.items() for index, replicas in of.items() if node_id in replicas]
+    return {(topic, index): them for topic, of in assigned.items() for index, them in of.items() if node_id in them}
 
 
 async def say_what_is_missing(coordination: Coordination, log_manager: LogManager, node_id: int) -> None:
@@ -121,7 +128,7 @@ async def say_what_is_missing(coordination: Coordination, log_manager: LogManage
         logger.error(
             "%s had records, and the folders are gone or of other topics: they begin empty (%s)",
             counted(len(gone), "partition"),
-            names_in_a_line(["{}-{}".format(*partition) for partition in gone]),
+            _in_a_line(gone),
         )
     if log_manager.was_clean or log_manager.failed_directories or log_manager.gives_up:
         return  # the checkpoints tell of all logs, or nobody knows what there was
@@ -133,7 +140,7 @@ async def say_what_is_missing(coordination: Coordination, log_manager: LogManage
             "%s without a folder: made shortly before the last stop, which was not clean, they begin empty, and what "
             "was written to them here is lost (%s)",
             counted(len(new), "partition"),
-            names_in_a_line(["{}-{}".format(*partition) for partition in new]),
+            _in_a_line(new),
         )
 
 
@@ -163,56 +170,69 @@ def say_if_the_clock_is_odd(clock: Clock, config: BrokerConfig, used_ms: int) ->
 async def _counted_on(
     coordination: Coordination,
     node_id: int,
-    partitions: Sequence[TopicPartition],
+    partitions: Replicas,
     loss_of: Callable[[str, int], Loss],
+    end_of: Callable[[str, int], LogEnd],
     *,
     waits: bool,
-) -> list[TopicPartition]:
+) -> Replicas:
     """Those of the partitions whose state says that this broker leads, is in sync with others, or has what it has lost.
 
     `waits`: also those for which it waits for eligible replicas.
     """
     registered = set(await coordination.children(paths.BROKER_IDS))
     states = await coordination.get_many([paths.partition_state(*partition) for partition in partitions])
-    counted_on = []
+    counted_on: Replicas = {}
     corrected: dict[TopicPartition, LeaderAndIsr] = {}
-    given: list[str] = []
-    for partition, node in zip(partitions, states):
+    given, undecided = [], []
+    for (partition, replicas), node in zip(partitions.items(), states):
         state = LeaderAndIsr.of_node(node)
         if state is None:  # or it cannot be read: then nobody leads
             continue
         loss = loss_of(*partition)
         is_alone = state.leader == NO_LEADER and state.isr == (node_id,)
-        others = _others(state, loss)
         if node_id in state.eligible and loss:
-            corrected[partition] = state.without_records_of(node_id, all_lost=loss is Loss.ALL)
-        elif is_alone and others and (loss is Loss.ALL or not registered.isdisjoint(map(str, others))):
-            corrected[partition] = state._replace(isr=others, eligible=(), last_known=())
-            given.append("{}-{}".format(*partition))
+            corrected[partition] = state.without_records_of(node_id)
+        elif is_alone and _gives_way(state, loss, registered):
+            corrected[partition] = state._replace(isr=state.eligible, eligible=())
+            given.append(partition)
+        elif is_alone and len(replicas) > 1 and loss >= Loss.SOME:
+            corrected[partition] = state.with_log_end(node_id, end_of(*partition), replicas)
+            undecided.append(partition)
         elif not (
-            state.leader == node_id or (node_id in state.isr and len(state.isr) > 1) or (is_alone and others and waits)
+            state.leader == node_id
+            or (node_id in state.isr and len(state.isr) > 1)
+            or (is_alone and state.eligible and loss is Loss.END and waits)
         ):
             continue
-        counted_on.append(partition)  # and what is corrected: look once more
+        counted_on[partition] = replicas  # and what is corrected: look once more
     if given:
         logger.warning(
             "broker %d alone was in sync with %s, and records of that are lost here, or may be: one of "
             "those that were in sync before leads when it is there. They have all that was acknowledged with acks=all "
             "while min.insync.replicas was 2 or more (%s)",
-            node_id,
-            counted(len(given), "partition"),
-            names_in_a_line(given),
+            *(node_id, counted(len(given), "partition"), _in_a_line(given)),
+        )
+    if undecided:
+        logger.warning(
+            "broker %d alone was in sync with %s, records of that are lost here, and no other broker is known to have "
+            "them all: where the logs of all replicas end decides who leads, and what none of them has is lost (%s)",
+            *(node_id, counted(len(undecided), "partition"), _in_a_line(undecided)),
         )
     if corrected:
         await write_and_tell(coordination, corrected)
     return counted_on
 
 
-def _others(state: LeaderAndIsr, loss: Loss) -> tuple[int, ...]:
-    """Those who have more than this broker has, if it alone is in sync and has lost records."""
-    if loss is Loss.ALL:
-        return state.eligible or state.last_known[:1]
-    return state.eligible if loss is Loss.END else ()
+def _gives_way(state: LeaderAndIsr, loss: Loss, registered: Collection[str]) -> bool:
+    """Whether this broker, alone in sync, leaves that to those that are eligible, who have more."""
+    if loss is Loss.END:  # they may be away for long, and this broker has nearly all
+        return any(str(each) in registered for each in state.eligible)
+    return loss is Loss.ALL and bool(state.eligible)
+
+
+def _in_a_line(partitions: Sequence[TopicPartition]) -> str:
+    return names_in_a_line(["{}-{}".format(*partition) for partition in partitions])
 
 
 async def write_and_tell(coordination: Coordination, changes: dict[TopicPartition, LeaderAndIsr]) -> None:

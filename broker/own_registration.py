@@ -6,17 +6,16 @@ from functools import partial
 from typing import TypeVar
 
 from barnabas.broker import before_registering
+from barnabas.broker.restored_tree import NO_RECORDS, end_of
 from barnabas.broker.tree_mark import OwnMark
 from barnabas.cluster import registration
-from barnabas.cluster.leader_and_isr import LeaderAndIsr
+from barnabas.cluster.leader_and_isr import LogEnd
 from barnabas.cluster.metadata_cache import Endpoint
-from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.port import ConnectionLossError, Coordination, SessionExpiredError
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.controller import Controller
 from barnabas.replication.replica_manager import ReplicaManager
 from barnabas.runtime.ports import Clock, Env
-from barnabas.storage import truncation
 from barnabas.storage.log_manager import LogManager
 
 logger = logging.getLogger("barnabas.broker")
@@ -70,8 +69,9 @@ class OwnRegistration:
             # What is sent to a former life is refused; that life may still be registered, and this broker controller.
             self._replica_manager.broker_epoch = await until_answered(self._env.clock, place.former_epoch) + 1
             await self._controller.start()
-            await before_registering.until_taken_out(self._env, self._coordination, node_id, self._loss_of)
-            await until_answered(self._env.clock, self._drop_what_is_behind_holes)
+            await before_registering.until_taken_out(
+                self._env, self._coordination, node_id, self._loss_of, self._end_of
+            )
         self._log_manager.write_boot_ids()
         self._is_loss_settled = True
 
@@ -147,16 +147,6 @@ class OwnRegistration:
         self._replica_manager.suspend()
         self._controller.begin_again()
 
-    async def _drop_what_is_behind_holes(self) -> None:
-        """Where others are in sync, and this broker is not: a copy of what they have must not leave a hole in a log."""
-        logs = [log for log in self._log_manager.all() if log.missing_from is not None]
-        states = await self._coordination.get_many([paths.partition_state(log.topic, log.partition) for log in logs])
-        for log, node in zip(logs, states):
-            state = LeaderAndIsr.of_node(node)
-            if state is not None and state.isr and self._config.node_id not in state.isr:
-                assert log.missing_from is not None
-                truncation.truncate_to(log, log.missing_from)
-
     def _loss_of(self, topic: str, index: int) -> before_registering.Loss:
         """What of a log may be lost here that those who were in sync before this broker was alone still have.
 
@@ -164,12 +154,17 @@ class OwnRegistration:
         its end may hold what was acknowledged by this broker alone, if min.insync.replicas is 1.
         """
         manager = self._log_manager
+        acknowledges_alone = manager.configs.of(topic).min_insync_replicas < 2
         if manager.has_lost(topic, index):
-            if manager.get(topic, index) is None or manager.configs.of(topic).min_insync_replicas >= 2:
-                return before_registering.Loss.ALL
-        elif manager.may_lack_end(topic, index) and manager.configs.of(topic).min_insync_replicas >= 2:
+            has_some = manager.get(topic, index) is not None
+            return before_registering.Loss.SOME if has_some and acknowledges_alone else before_registering.Loss.ALL
+        if manager.may_lack_end(topic, index) and not acknowledges_alone:
             return before_registering.Loss.END
         return before_registering.Loss.NOTHING
+
+    def _end_of(self, topic: str, index: int) -> LogEnd:
+        log = self._log_manager.get(topic, index)
+        return NO_RECORDS if log is None else end_of(log, is_newer=False)
 
 
 async def until_answered(clock: Clock, step: Callable[[], Awaitable[T]]) -> T:

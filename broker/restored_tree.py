@@ -1,4 +1,6 @@
-"""The tree is an older copy than the disks: the replicas' logs decide who leads, and no longer what the tree says.
+"""Nobody in sync by the tree can be trusted: the replicas' logs decide who leads, and no longer what the tree says.
+
+Most often the tree is an older copy than the disks.
 
 Somebody has put a backup of the tree back while no broker ran. It says who was in sync then. Others have been in sync
 since, and have acknowledged records; a replica that was in sync then may lack them. If that one led, the others would
@@ -16,6 +18,9 @@ nothing would tell its records of them from others.
 
 All this is done once for each restored tree, also if the broker dies on the way: the mark in the tree says how far it
 has come, and changes together with the states.
+
+Or the disks are older copies than the tree, those of all that were in sync: one of these begins that the logs decide
+(`before_registering.py`), and the others report. They cut nothing off before, because the tree's numbers go on.
 """
 
 import logging
@@ -26,7 +31,7 @@ from barnabas.broker.before_registering import hosted, writes_of
 from barnabas.broker.later_numbers import give_no_id_of_logs_again, give_no_number_again, readable_producer_id
 from barnabas.broker.old_settings import OldSettings
 from barnabas.broker.tree_mark import OwnMark
-from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr, LogEnd
+from barnabas.cluster.leader_and_isr import NO_LEADER, NO_LOG_END, LeaderAndIsr, LogEnd
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.payloads import RestoredTree as RestoredTreeNode
 from barnabas.cluster.tree.payloads import TreeMark, encode_isr_change
@@ -56,13 +61,17 @@ logger = logging.getLogger("barnabas.broker")
 LOOK_MS = 1_000.0
 SAID_AGAIN_MS = 60_000.0
 
+NO_RECORDS = LogEnd(False, -1, 0)
+
 TopicPartition = tuple[str, int]
 
 
 def end_of(log: Log, *, is_newer: bool) -> LogEnd:
-    """Where a log ends. An epoch without records says nothing."""
+    """Where a log ends. An epoch without records says nothing. Of two with the same end, one with a hole has less."""
     end = log.log_end_offset
-    return LogEnd(is_newer, log.leader_epochs.epoch_for_offset(end - 1) if end > log.log_start_offset else -1, end)
+    epoch = log.leader_epochs.epoch_for_offset(end - 1) if end > log.log_start_offset else -1
+    has_hole = log.missing_from is not None and log.missing_from < end
+    return LogEnd(is_newer, epoch, end - has_hole)
 
 
 def can_go_on(state: LeaderAndIsr, replicas: Sequence[int], min_isr: int, live: Mapping[int, int], since: int) -> bool:
@@ -88,7 +97,7 @@ class RestoredTree:
         old_settings: OldSettings,
         on_news: Callable[[], None],
     ) -> None:
-        """`on_news`: called when a broker that did not know it is told that the tree is older."""
+        """`on_news`: called when a broker that did not know it hears that the tree is older."""
         self._clock = env.clock
         self._upkeep = env.upkeep
         self._coordination = coordination
@@ -209,7 +218,8 @@ class RestoredTree:
             for key, known in states.items():
                 end = ends[key]
                 if mark is None:
-                    is_due = bool(known.log_ends) and self._node_id not in known.log_ends
+                    # Not the same end as before: its disk was replaced since.
+                    is_due = bool(known.log_ends) and known.log_ends.get(self._node_id, NO_LOG_END)[1:] != end[1:]
                 elif self._is_led_without(key, known, replicas[key], live, mark.reports_since or 0):
                     is_due = False
                     self._begin_anew(key)
@@ -278,7 +288,17 @@ class RestoredTree:
 
     async def _look(self) -> None:
         """Those who do not know of anything newer say where their logs end, too."""
-        if not self._is_known:
+        try:
+            await self._report_undecided()
+        except CoordinationError as error:
+            logger.info("the tree does not answer, trying again: %s", error)
+        else:
+            self._say_what_is_waited_for()
+
+    async def _report_undecided(self) -> None:
+        states = await self._states([(each.topic, each.index) for each in self._replica_manager.undecided])
+        older = {key for key, state in states.items() if any(end.is_newer for end in state.log_ends.values())}
+        if older and not self._is_known:
             self._is_known = True
             self._on_news()
         ends: dict[TopicPartition, LogEnd] = {}
@@ -286,17 +306,13 @@ class RestoredTree:
         for partition in self._replica_manager.undecided:
             if partition.leader_id == NO_LEADER and partition.log.health.is_writable:
                 key = partition.topic, partition.index
-                self._cut(partition.log, self._came_with.get(key))
+                if key in older:
+                    self._cut(partition.log, self._came_with.get(key))
                 ends[key], replicas[key] = end_of(partition.log, is_newer=False), partition.replicas
         for key in [key for key in self._waits_for if key not in ends]:
             del self._waits_for[key]
-        try:
-            for chunk in chunks(list(ends), PARTITIONS_PER_WRITE):
-                await self._write({key: ends[key] for key in chunk}, replicas, None)
-        except CoordinationError as error:
-            logger.info("the tree does not answer, trying again: %s", error)
-        else:
-            self._say_what_is_waited_for()
+        for chunk in chunks(list(ends), PARTITIONS_PER_WRITE):
+            await self._write({key: ends[key] for key in chunk}, replicas, None)
 
     def _cut(self, log: Log, came_with: LogEnd | None) -> None:
         """Before this broker reports: what it has written since it began is of the time after the copy was put back.
@@ -319,7 +335,7 @@ class RestoredTree:
             return
         self._said_ms, self._said = now_ms, missing
         logger.warning(
-            "%s no leader until %s said where the logs end there, because the tree is an "
+            "%s no leader until %s said where the logs end there, because the tree, or what those in sync have, is an "
             "older copy (%s). Start them. If the disk of one is lost, start it with an empty one and --give-up. To go "
             "on without them, and perhaps without records that only they have: set unclean.leader.election.enable=true "
             "for the topics, until they have leaders",

@@ -17,7 +17,7 @@ CANNOT_WRITE = ErrorCode.LEADER_NOT_AVAILABLE
 
 
 class LogEnd(NamedTuple):
-    """Where a replica's log ends. The largest has the most, when the tree does not know who has."""
+    """Where a replica's log ends. The largest has the most, when nobody in sync has all (KIP-966 recovers so, too)."""
 
     is_newer: bool  # its broker knows that it has run since the copy was made that the tree is
     leader_epoch: int  # of the last records; -1: there are none
@@ -38,7 +38,6 @@ class LeaderAndIsr(NamedTuple):
     controller_epoch: int = 0
     recovering: bool = False  # LeaderRecoveryState, KIP-704: elected from outside the ISR, not confirmed yet
     eligible: tuple[int, ...] = ()  # who was in the ISR before only one was left in it; see `remembering`
-    last_known: tuple[int, ...] = ()  # who was eligible, and may have lost records since; those with the most first
     log_ends: Mapping[int, LogEnd] = _NONE  # not empty: they will decide; see `with_log_end`
 
     def changed(self, leader: int, isr: Sequence[int], *, recovering: bool = False) -> "LeaderAndIsr":
@@ -57,15 +56,13 @@ class LeaderAndIsr(NamedTuple):
         """
         if len(self.isr) > 1:
             eligible: tuple[int, ...] = ()
-            last_known: tuple[int, ...] = ()
         elif len(before.isr) > 1 and set(self.isr) < set(before.isr):
             eligible = tuple(member for member in before.isr if member not in self.isr)
-            last_known = ()
         else:
-            eligible, last_known = (before.eligible, before.last_known) if self.isr == before.isr else ((), ())
-        return self._replace(eligible=eligible, last_known=last_known)
+            eligible = before.eligible if self.isr == before.isr else ()
+        return self._replace(eligible=eligible)
 
-    def without_records_of(self, member: int, *, all_lost: bool) -> "LeaderAndIsr":
+    def without_records_of(self, member: int) -> "LeaderAndIsr":
         """This state when an eligible replica has lost records, or may have (unclean shutdowns in KIP-966).
 
         A leader hears of it in a new leader epoch, because its proposals name the version of the node.
@@ -73,14 +70,14 @@ class LeaderAndIsr(NamedTuple):
         return self._replace(
             leader_epoch=self.leader_epoch if self.leader == NO_LEADER else self.leader_epoch + 1,
             eligible=tuple(each for each in self.eligible if each != member),
-            last_known=(*self.last_known, member) if all_lost else (member, *self.last_known),
         )
 
     def with_log_end(self, member: int, end: LogEnd, replicas: Sequence[int]) -> "LeaderAndIsr":
-        """This state when the tree is an older copy than a replica's disk, and a replica says where its log ends.
+        """This state when nobody who is in sync by the tree can be trusted, and a replica says where its log ends.
 
-        What such a tree says of leader and ISR was true once: others may have been in sync since. So nobody is, until
-        all replicas have said where their logs end. Those with the most are in sync then.
+        The tree is an older copy than a replica's disk: what it says of leader and ISR was true once, and others may
+        have been in sync since. Or those that were in sync, and those that could take their place, have lost records.
+        So nobody is, until all replicas have said where their logs end. Those with the most are in sync then.
         """
         log_ends = {**self.log_ends, member: end}
         state = LeaderAndIsr(
@@ -93,16 +90,14 @@ class LeaderAndIsr(NamedTuple):
         )
         if not log_ends.keys() >= set(replicas):
             return state
-        by_end = sorted(replicas, key=log_ends.__getitem__, reverse=True)
-        best = log_ends[by_end[0]]
-        isr = tuple(replica for replica in replicas if log_ends[replica] == best)
-        return state._replace(isr=isr, last_known=tuple(each for each in by_end if each not in isr), log_ends={})
+        most = max(log_ends[replica] for replica in replicas)
+        return state._replace(isr=tuple(each for each in replicas if log_ends[each] == most), log_ends={})
 
     def encode(self) -> bytes:
         """The data of the state node."""
         return PartitionState(
             *(self.leader, self.leader_epoch, self.isr, self.controller_epoch, self.recovering),
-            *(self.eligible, self.last_known, self.log_ends),
+            *(self.eligible, self.log_ends),
         ).encode()
 
     @classmethod
@@ -111,7 +106,7 @@ class LeaderAndIsr(NamedTuple):
         node = PartitionState.decode(data)
         return cls(
             *(node.leader, node.leader_epoch, node.isr, version, node.controller_epoch, node.recovering),
-            *(node.eligible, node.last_known),
+            node.eligible,
             log_ends={member: LogEnd(*end) for member, end in node.log_ends.items()} if node.log_ends else _NONE,
         )
 

@@ -188,6 +188,7 @@ class Partition:
         assert leader_epoch >= self.leader_epoch, "the controller's epochs never go back"
         if self.log.finish_truncation is not None:  # it is written from now on
             self.log.finish_truncation()
+        self.log.missing_from = None  # nobody has more: from now on it counts as whole
         node_id = self._host.node_id
         assert node_id in replicas, "only a replica can lead"
         now_ms = self._host.clock.monotonic_ms()

@@ -100,6 +100,8 @@ class ReplicaFetcher:
             log.finish_truncation()
         self._end_backoff(self._main)  # the controller says that the leader is there
         cut = first_truncation(log.leader_epochs.latest, log.log_end_offset, log.high_watermark)
+        if log.missing_from is not None:  # a copy of what the leader has must not leave a hole in the log
+            cut, log.missing_from = min(cut, log.missing_from), None
         if cut < log.log_end_offset:
             self._cut(follower, begin_truncation(log, cut))
         else:

@@ -101,7 +101,7 @@ GROUP_HEALTH = record(
     advice=text("What the coordinator advises, if it knows the cause.", nullable=True),
 )
 UNDECIDED = record(
-    "A partition that has no leader until the logs of all replicas have decided, because the tree is an older copy.",
+    "A partition without a leader until the logs of all replicas decide, because the tree or the disks are old copies.",
     topic=text("Its topic."),
     partition=integer("Its number."),
     waits_for=array(integer("A broker."), "The brokers that have not said yet where their logs end."),
@@ -143,7 +143,8 @@ HEALTH = record(
     is_told_by_controller=boolean("Whether a controller has told it of the cluster since it started."),
     unreadable=array(UNREADABLE, f"What of users, quotas and access rules cannot be read; {LOGS_MAX} at most."),
     undecided=array(
-        UNDECIDED, f"Partitions here that wait for it, because an older tree was put back; {LOGS_MAX} at most."
+        UNDECIDED,
+        f"Partitions here that wait for it, because an older tree, or older disks, were put back; {LOGS_MAX} at most.",
     ),
     watching_since_ms=integer("Since when it looks at the lag of its groups; null: not yet.", nullable=True),
     loading_partitions=integer("Partitions of __consumer_offsets that are being loaded; their groups are missing."),

@@ -148,7 +148,7 @@ def replicas_missing(facts: Facts) -> Iterator[Finding]:
             if not away:
                 command = ("cluster",)
         elif kind == "undecided":
-            what = f"{many} without a leader, because the coordination tree is an older copy: {names}"
+            what = f"{many} without a leader, because the coordination tree or disks are an older copy: {names}"
             why = (
                 f"The logs of the replicas decide who leads, and {brokers} must say first where the logs end. "
                 "Start what is away. If a disk is lost, start its broker with an empty one and --give-up. To go on "
@@ -168,7 +168,7 @@ def replicas_missing(facts: Facts) -> Iterator[Finding]:
 
 
 def _undecided(facts: Facts) -> dict[str, tuple[int, ...]]:
-    """Partitions that an older tree leaves to the logs, and the brokers that they wait for."""
+    """Partitions that an older tree, or older disks, leave to the logs, and the brokers that they wait for."""
     rows = [row for _, health in facts.healths for row in health["undecided"]]
     return {f"{row['topic']}-{row['partition']}": tuple(sorted(row["waits_for"])) for row in rows}
 

@@ -243,7 +243,7 @@ def _replicas(value: Mapping[str, Sequence[int]]) -> dict[int, tuple[int, ...]]:
 class PartitionState(NamedTuple):
     """Leader (-1: none) and ISR. The node's version is the partition epoch.
 
-    `eligible`, `last_known` and `log_ends` are not in Kafka 3.9's node, whose brokers leave out what they do not know.
+    `eligible` and `log_ends` are not in Kafka 3.9's node, whose brokers leave out what they do not know.
     """
 
     leader: int
@@ -252,7 +252,6 @@ class PartitionState(NamedTuple):
     controller_epoch: int
     recovering: bool = False
     eligible: tuple[int, ...] = ()
-    last_known: tuple[int, ...] = ()
     log_ends: Mapping[int, tuple[bool, int, int]] = _NONE  # see `LogEnd` in cluster/leader_and_isr.py
 
     def encode(self) -> bytes:
@@ -266,7 +265,6 @@ class PartitionState(NamedTuple):
                 "isr": self.isr,
                 **({"leader_recovery_state": 1} if self.recovering else {}),
                 **({"eligible_leader_replicas": self.eligible} if self.eligible else {}),
-                **({"last_known_elr": self.last_known} if self.last_known else {}),
                 **({"log_ends": {str(member): end for member, end in self.log_ends.items()}} if self.log_ends else {}),
             }
         )
@@ -283,7 +281,6 @@ class PartitionState(NamedTuple):
             int(value["controller_epoch"]),
             value.get("leader_recovery_state", 0) == 1,
             tuple(map(int, value.get("eligible_leader_replicas", ()))),
-            tuple(map(int, value.get("last_known_elr", ()))),
             _log_ends(value["log_ends"]) if "log_ends" in value else _NONE,
         )
 

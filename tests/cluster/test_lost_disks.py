@@ -65,6 +65,50 @@ def test_the_disk_of_the_broker_that_was_the_last_one(
     assert cluster.committed("g", "t", 0) == 30
 
 
+@pytest.mark.takes_turns("make_cluster", "newest", "how")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+@pytest.mark.parametrize("newest", [0, 1, 2])
+def test_the_disks_of_all_are_old_copies_of_different_ages(
+    make_cluster: MakeCluster, tmp_path: Path, newest: int, how: int
+) -> None:
+    """The tree is as it was, and names those in sync. Whoever they are, what the newest copy has is not cut off.
+
+    Until 2026-12 the one that was in sync last, or before, led with what it had.
+    """
+    cluster = make_cluster()
+    producers = cluster.filled_topic("t", 3)
+    cluster.commit("g", "t", {0: 10})
+    for age in ("older", "newer"):
+        all_in_sync(cluster)
+        for node_id in range(3):
+            cluster.end_one(node_id, how)
+        for node_id in range(3):
+            shutil.copytree(tmp_path / f"broker-{node_id}", tmp_path / age / f"broker-{node_id}")
+        cluster.start_all()
+        all_in_sync(cluster)
+        for producer in producers:
+            cluster.produce(producer, numbered(20 if age == "older" else 40))
+        cluster.commit("g", "t", {0: 30 if age == "older" else 50})
+        for index in range(4):  # the mark of each broker is counted up, more often than a kill may take back
+            cluster.create_topic(f"after-{age}-{index}", 1)
+            time.sleep(0.1)
+    for node_id in range(3):
+        cluster.end_one(node_id, how)
+    for node_id in range(3):
+        shutil.rmtree(tmp_path / f"broker-{node_id}")
+        age = "newer" if node_id == newest else "older"
+        shutil.copytree(tmp_path / age / f"broker-{node_id}", tmp_path / f"broker-{node_id}")
+    cluster.start_all()
+    all_in_sync(cluster)
+    for node_id in range(3):
+        cluster.until_said("an old copy of this broker's data directory", node_id)
+    for index in range(3):
+        assert cluster.values("t", index) == numbered(0, 40)
+        cluster.produce(cluster.producer("t", index), numbered(40))
+        assert cluster.values("t", index) == numbered(0, 60)
+    assert cluster.committed("g", "t", 0) == 30
+
+
 @pytest.mark.takes_turns("make_cluster", "what")
 @pytest.mark.parametrize("what", ["old folders", "a log without its end", "folders of a former topic"])
 def test_some_logs_of_the_broker_that_was_the_last_one(make_cluster: MakeCluster, tmp_path: Path, what: str) -> None:

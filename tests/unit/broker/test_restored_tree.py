@@ -328,6 +328,37 @@ def test_who_did_not_know_cuts_what_it_has_written_since_and_reports(env: SimEnv
     assert world.state(KEYS[0]).log_ends == {1: LogEnd(False, 3, 10), 2: LogEnd(True, 4, 30)}
 
 
+def test_who_reports_because_disks_are_old_copies_cuts_nothing(env: SimEnv) -> None:
+    """The tree is as it was, so what was written in this life may be acknowledged, and has epochs of its own."""
+    world = World(env)
+    world.run(world.restored.report())
+    world.append(KEYS[0], 5, epoch=4)
+    world.set_state(KEYS[0], BEFORE.with_log_end(2, LogEnd(False, 3, 5), (1, 2, 3)))
+    world.partitions[Undecided(world.logs.get(*KEYS[0]))] = None
+    world.restored.start()
+    env.clock.advance(2_000)
+    world.restored.stop()
+    assert world.state(KEYS[0]).log_ends == {1: LogEnd(False, 4, 15), 2: LogEnd(False, 3, 5)}
+    assert not world.heard, "its producer ids are good"
+
+
+@pytest.mark.parametrize(("said", "stays"), [(LogEnd(True, 3, 10), True), (LogEnd(True, 4, 30), False)])
+def test_who_has_another_disk_since_it_reported_reports_again(env: SimEnv, said: LogEnd, stays: bool) -> None:
+    world = World(env)
+    world.set_state(KEYS[0], BEFORE.with_log_end(1, said, (1, 2, 3)))
+    world.run(world.restored.report())
+    assert world.state(KEYS[0]).log_ends == {1: said if stays else LogEnd(False, 3, 10)}
+
+
+def test_of_two_logs_with_the_same_end_one_with_a_hole_has_less(env: SimEnv) -> None:
+    log = World(env).logs.get(*KEYS[0])
+    whole = restored_tree.end_of(log, is_newer=False)
+    log.missing_from = 10
+    assert restored_tree.end_of(log, is_newer=False) == whole, "only its end is missing"
+    log.missing_from = 4
+    assert restored_tree.end_of(log, is_newer=False) < whole
+
+
 def test_the_mark_is_counted_up_at_once_and_now_and_then(env: SimEnv) -> None:
     world = World(env)
 

@@ -8,8 +8,9 @@ from barnabas.broker import before_registering
 from barnabas.broker.before_registering import Loss
 from barnabas.broker.broker import Broker
 from barnabas.cluster import registration
-from barnabas.cluster.leader_and_isr import LeaderAndIsr
+from barnabas.cluster.leader_and_isr import LeaderAndIsr, LogEnd
 from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.payloads import TopicAssignment
 from barnabas.cluster.tree.port import Coordination, Operation, OperationResult
 from simulator.coordination import Fate, SimCoordination, SimTree
 from simulator.env import SimEnv, sim_env
@@ -25,6 +26,10 @@ def env() -> SimEnv:
 
 def keeps(topic: str, index: int) -> Loss:
     return Loss.NOTHING
+
+
+def ends(topic: str, index: int) -> LogEnd:
+    return LogEnd(False, 3, 20)
 
 
 def process(env: SimEnv, tree: SimTree) -> SimCoordination:
@@ -56,7 +61,7 @@ def test_it_waits_until_no_isr_counts_on_it(env: SimEnv, caplog: pytest.LogCaptu
         env.run(write(other, index, leader, isr))
     env.run(other.create(paths.broker(1), ephemeral=True))
 
-    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps))
+    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps, ends))
     env.clock.advance(500)
     assert "stopped uncleanly" not in caplog.text, "its former life is registered still"
     env.run(other.delete(paths.broker(1)))
@@ -80,7 +85,7 @@ def test_what_counts_on_it_again_while_it_waits_holds_it_up(env: SimEnv) -> None
     env.run(other.create(paths.topic("t"), b'{"version":1,"partitions":{"0":[1,2],"1":[2,1]}}'))
     env.run(write(other, 0, 2, [2]))
     env.run(write(other, 1, 2, [2, 1]))
-    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps))
+    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps, ends))
     env.clock.advance(100)
     env.run(write(other, 0, 2, [2, 1]))
     env.run(write(other, 1, 2, [2]))
@@ -97,7 +102,7 @@ def test_a_topic_that_is_deleted_while_it_waits_does_not_hold_it_up(env: SimEnv)
     coordination, other = process(env, tree), process(env, tree)
     env.run(other.create(paths.topic("t"), b'{"version":1,"partitions":{"0":[1,2]}}'))
     env.run(write(other, 0, 2, [2, 1]))
-    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps))
+    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps, ends))
     env.clock.advance(100)
     assert not waiting.done()
     env.run(other.create(paths.delete_topic("t")))
@@ -113,12 +118,12 @@ def test_whose_records_are_lost_gives_way_to_those_that_were_in_sync_before(env:
     env.run(
         coordination.create(paths.topic("t"), b'{"version":1,"partitions":{"0":[1,2],"1":[1,2],"2":[1,2],"3":[1]}}')
     )
-    eligible = {0: (2,), 1: (2,), 2: (), 3: ()}
+    eligible = {0: (2,), 1: (2,), 2: (2,), 3: ()}
     for index, members in eligible.items():
         state = LeaderAndIsr(-1, 4, (1,), eligible=members)
         env.run(coordination.create(paths.partition_state("t", index), state.encode(), make_parents=True))
-    env.run(before_registering.until_taken_out(env, coordination, 1, loses_but_one))
-    for index, isr in enumerate([(2,), (1,), (1,), (1,)]):
+    env.run(before_registering.until_taken_out(env, coordination, 1, loses_but_one, ends))
+    for index, isr in enumerate([(2,), (1,), (2,), (1,)]):
         data, stat = env.run(coordination.get(paths.partition_state("t", index)))
         state = LeaderAndIsr.decode(data, stat.version)
         assert (state.leader, state.leader_epoch, state.isr) == (-1, 4, isr)
@@ -143,7 +148,7 @@ def test_who_gives_way_waits_until_its_lead_is_over_and_names_the_controller_of_
         return await multi(operations)
 
     coordination.multi = multi_after_an_election  # type: ignore[method-assign]
-    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, loses_all))
+    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, loses_all, ends))
     env.clock.advance(500)
     assert env.run(other.get(path))[0] == led.encode(), "only the controller ends a lead: it begins an epoch"
     env.run(other.set(path, led.changed(-1, (1,)).remembering(led).encode()))
@@ -168,7 +173,7 @@ def test_whose_end_may_be_lost_waits_as_long_as_a_session_for_those_that_were_in
     def lacks_end(topic: str, index: int) -> Loss:
         return Loss.NOTHING if index == 1 else Loss.END
 
-    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, lacks_end))
+    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, lacks_end, ends))
     env.clock.advance(500)
     assert not waiting.done()
     if registers is not None:
@@ -201,17 +206,51 @@ def test_nobody_gives_way_to_an_eligible_replica_that_has_lost_records_itself(
         data, stat = env.run(coordination.get(paths.partition_state("t", 0)))
         return LeaderAndIsr.decode(data, stat.version)
 
-    env.run(before_registering.until_taken_out(env, coordination, 1, loses_all))
+    env.run(before_registering.until_taken_out(env, coordination, 1, loses_all, ends))
     assert read()[:3] == (leader, leader_epoch, (2,)), "a leader hears of the change in a new epoch"
-    assert (read().eligible, read().last_known) == ((), (1,))
+    assert read().eligible == ()
     env.run(other.create(paths.broker(1), ephemeral=True))
     env.run(other.set(paths.partition_state("t", 0), read()._replace(leader=-1).encode()))
     began_ms = env.clock.monotonic_ms()
-    env.run(before_registering.until_taken_out(env, other, 2, lacks_end))
+    env.run(before_registering.until_taken_out(env, other, 2, lacks_end, ends))
     assert read().isr == (2,)
     assert env.clock.monotonic_ms() == began_ms, "nor waits for it"
-    env.run(before_registering.until_taken_out(env, other, 2, loses_all))
-    assert read().isr == (1,), "but who has lost all does"
+    env.run(before_registering.until_taken_out(env, other, 2, loses_all, ends))
+    assert (read().isr, read().log_ends) == ((), {2: ends("t", 0)}), "but who has lost all lets the logs decide"
+
+
+@pytest.mark.parametrize(
+    ("loss", "eligible", "replicas", "becomes"),
+    [
+        (Loss.ALL, (2,), (1, 2, 3), (2,)),
+        (Loss.ALL, (), (1, 2, 3), ()),
+        (Loss.SOME, (2,), (1, 2, 3), ()),
+        (Loss.SOME, (), (1, 2, 3), ()),
+        (Loss.END, (), (1, 2, 3), (1,)),
+        (Loss.NOTHING, (2,), (1, 2, 3), (1,)),
+        (Loss.ALL, (), (1,), (1,)),
+        (Loss.SOME, (), (1,), (1,)),
+    ],
+)
+def test_who_was_in_sync_alone_and_is_an_old_copy(
+    env: SimEnv,
+    loss: Loss,
+    eligible: tuple[int, ...],
+    replicas: tuple[int, ...],
+    becomes: tuple[int, ...],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Until 2026-12 it led, or one that had lost records before it did, and cut off what a newer copy had."""
+    coordination = process(env, SimTree(env.clock, 1_000))
+    env.run(coordination.create(paths.topic("t"), TopicAssignment({0: replicas}, bytes(16)).encode()))
+    path = paths.partition_state("t", 0)
+    state = LeaderAndIsr(-1, 4, (1,), eligible=eligible)
+    env.run(coordination.create(path, state.encode(), make_parents=True))
+    env.run(before_registering.until_taken_out(env, coordination, 1, lambda topic, index: loss, ends))
+    state = LeaderAndIsr.decode(env.run(coordination.get(path))[0], 0)
+    assert (state.leader, state.isr) == (-1, becomes)
+    assert state.log_ends == ({} if becomes else {1: ends("t", 0)})
+    assert ("where the logs of all replicas end decides" in caplog.text) is (not becomes)
 
 
 def test_topics_that_are_being_deleted_and_those_that_cannot_be_read_do_not_hold_it_up(env: SimEnv) -> None:
@@ -222,7 +261,7 @@ def test_topics_that_are_being_deleted_and_those_that_cannot_be_read_do_not_hold
     env.run(coordination.create(paths.delete_topic("t")))
     env.run(coordination.create(paths.topic("v"), b'{"version":1,"partitions":{"0":[1,2]}}'))
     env.run(coordination.create(paths.partition_state("v", 0), b"by hand", make_parents=True))
-    env.run(before_registering.until_taken_out(env, coordination, 1, keeps))
+    env.run(before_registering.until_taken_out(env, coordination, 1, keeps, ends))
 
 
 @pytest.mark.parametrize("session_ms", [1.0, 1_000.0])

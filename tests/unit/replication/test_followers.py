@@ -1,5 +1,6 @@
 """Followers copy a leader: records, high watermark, log start; and what they do when the two logs differ."""
 
+import logging
 from itertools import pairwise
 
 import pytest
@@ -190,6 +191,27 @@ def test_a_longer_log_of_an_unclean_election_is_cut(world):
     world.run(3_000)
     assert same(world, 1, 2, 3)
     assert world[1].values() == [(0, b"new")]
+
+
+def test_a_log_with_a_hole_is_cut_there_before_it_follows_but_not_once_it_has_led(world, caplog):
+    """Only this broker's files were damaged. Nobody who leads has more; who leads with a hole has the most."""
+    caplog.set_level(logging.INFO)
+    world.lead(1)
+    for _ in range(3):
+        world[1].append()
+    world.run(1_000)
+    world[2].log().missing_from = 1
+    world.lead(1, isr=(1, 3))
+    world.run(1_000)
+    assert "t-0: truncating from offset 3 to 1" in caplog.text
+    assert same(world, 1, 2, 3)
+    caplog.clear()
+    world[3].log().missing_from = 1
+    world.lead(3)
+    world.run(1_000)
+    world.lead(1)
+    world.run(1_000)
+    assert "truncating" not in caplog.text
 
 
 def test_log_start_and_low_watermark_come_back(world):

@@ -111,7 +111,7 @@ class Authentication:
         header, position = frames.decode_request_header(frame)
         key = ApiKey(header.api_key)
         if header.api_version > VERSIONS[key]:
-            raise UnsupportedVersionError(f"{key.name} has no version {header.api_version}")
+            raise UnsupportedVersionError(f"{key.kafka_name} has no version {header.api_version}")
         return header, codec.decoder(messages.request_class(key), header.api_version)(frame, position)[0]
 
     def _handshake(self, header: frames.RequestHeader, request: messages.SaslHandshakeRequest) -> None:

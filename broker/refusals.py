@@ -121,7 +121,7 @@ def api_name(api_key: int) -> str:
     if api_key == NO_API:
         return "another request"
     try:
-        return ApiKey(api_key).name
+        return ApiKey(api_key).kafka_name
     except ValueError:
         return f"API key {api_key}"
 

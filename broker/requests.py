@@ -305,7 +305,7 @@ def api(
     """
 
     def register(handler: HandlerT) -> HandlerT:
-        assert key not in TABLE, f"two handlers for {key.name}"
+        assert key not in TABLE, f"two handlers for {key.kafka_name}"
         announces = announced or versions
         TABLE[key] = Api(
             *(key, versions, announces, handler, failure, is_wide, is_announced),
@@ -560,7 +560,7 @@ class RequestGate:
         error = error or sys.exception()
         why = no_descriptor(error) or (str(error) if isinstance(error, CoordinationError) else None)
         if why is not None:
-            if not self.tell_now_and_then(f"{api.key.name} of client {context.client_id!r}", why):
+            if not self.tell_now_and_then(f"{api.key.kafka_name} of client {context.client_id!r}", why):
                 self.refusals.note(context, ErrorCode.KAFKA_STORAGE_ERROR, "%s", why)
             response = api.failure_response(request, ErrorCode.KAFKA_STORAGE_ERROR)
             return CLOSE if response is None else response
@@ -570,7 +570,7 @@ class RequestGate:
         if failures <= TRACEBACKS_PER_API or failures % TRACEBACK_EVERY == 0:
             logger.error(
                 "%s version %d of client %r failed (%s so far)",
-                api.key.name,
+                api.key.kafka_name,
                 context.api_version,
                 context.client_id,
                 counted(failures, "time"),
@@ -579,6 +579,6 @@ class RequestGate:
         try:
             response = api.failure_response(request, ErrorCode.UNKNOWN_SERVER_ERROR)
         except Exception:
-            logger.exception("failed to build the error response of %s: closing the connection", api.key.name)
+            logger.exception("failed to build the error response of %s: closing the connection", api.key.kafka_name)
             response = None
         return CLOSE if response is None else response

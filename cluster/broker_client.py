@@ -362,7 +362,7 @@ class BrokerClient:
                 "%s refuses %s (CLUSTER_AUTHORIZATION_FAILED): it does not know this broker as one. Name the user of "
                 "this broker in super.users of that one, whose log has the name, and start it again; or give that user "
                 "the right: barnabas acls add User:NAME cluster-action cluster",
-                *(self.name, ApiKey(request.API_KEY).name),
+                *(self.name, ApiKey(request.API_KEY).kafka_name),
             )
 
     def forget(self, connection: _Connection) -> None:

@@ -363,7 +363,7 @@ class _Connection:
     def send(self, api_key: ApiKey, request: Message) -> None:
         """Send a request. Its answer must be received before the next one."""
         if api_key not in self._versions:
-            raise UnreachableError(f"{self._name} supports no version of {api_key.name} that this client knows")
+            raise UnreachableError(f"{self._name} supports no version of {api_key.kafka_name} that this client knows")
         self._send(api_key, self._versions[api_key], request)
 
     def _send(self, api_key: ApiKey, version: int, request: Message) -> None:

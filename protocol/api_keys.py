@@ -101,3 +101,8 @@ class ApiKey(IntEnum):
     DELETE_SHARE_GROUP_OFFSETS = 92
     STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE = 93
     UNREGISTER_CONTROLLER = 94
+
+    @property
+    def kafka_name(self) -> str:
+        """Its name wherever somebody reads it: `OffsetCommit`."""
+        return "".join(word.capitalize() for word in self.name.split("_"))

@@ -159,7 +159,7 @@ def _old_versions(seen: list[Exchange]) -> Iterator[Finding]:
         if key in NEEDED_VERSIONS and exchange.facts.version < NEEDED_VERSIONS[key][0]:
             counts[exchange.facts.client_id, key, exchange.facts.version] += 1
     for (client_id, key, version), count in counts.items():
-        message = f"{key.name} version {version} has no place for {NEEDED_VERSIONS[key][1]}"
+        message = f"{key.kafka_name} version {version} has no place for {NEEDED_VERSIONS[key][1]}"
         setting = "a newer version of the client library; api_version, broker.version.fallback not set"
         yield Finding("old version", client_id, "", count, message, setting)
 

@@ -95,7 +95,7 @@ class Exchange:
         return {
             "number": self.number,
             "time_ms": self.came_ms,
-            "api": ApiKey(self.facts.api_key).name,
+            "api": ApiKey(self.facts.api_key).kafka_name,
             "version": self.facts.version,
             "client_id": self.facts.client_id,
             "client_host": self.context.client_host.removeprefix("/"),

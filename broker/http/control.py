@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 EXCHANGES_PER_ANSWER = 1_000
 NUMBER_DIGITS_MAX = 18  # of a rule
-APIS = {key.name: key for key in ApiKey if key in TABLE}
-PLAIN_NAMES = {key.name.replace("_", "").lower(): key for key in APIS.values()}
+APIS = {key.kafka_name: key for key in ApiKey if key in TABLE}
+PLAIN_NAMES = {name.lower(): key for name, key in APIS.items()}
 
 RULE_FIELDS: dict[str, Any] = {
     "api": text(
@@ -202,7 +202,9 @@ def _rule_of(body: dict[str, Any]) -> Rule:
         key = ApiKey.METADATA
     forced = body.get("forced", False)
     if key is not None and error is not ErrorCode.NONE and not forced and not may_answer(key, error):
-        raise _invalid(f"Kafka never answers {key.name} with {error.name}. To do so all the same, set forced=true.")
+        raise _invalid(
+            f"Kafka never answers {key.kafka_name} with {error.name}. To do so all the same, set forced=true."
+        )
     return Rule(
         *(effect, When(body.get("when", "before")), error, body.get("ms", 0), key),
         first_version=versions[0],
@@ -252,7 +254,7 @@ def row_of(active: ActiveRule) -> dict[str, Any]:
         "id": active.number,
         "matched": active.matched,
         "fired": active.fired,
-        "api": None if rule.api_key is None else ApiKey(rule.api_key).name,
+        "api": None if rule.api_key is None else ApiKey(rule.api_key).kafka_name,
         "effect": rule.effect.value,
         "when": rule.when.value,
         "error": None if rule.error is ErrorCode.NONE else rule.error.name,

@@ -187,7 +187,7 @@ def test_a_fault_for_a_commit(world: World, fields: Fields, seen: str, has_effec
     with world.brokers.fault(fields["effect"], api="OffsetCommit", client=world.name, times=1, **said) as fault:
         assert _seen(world, world.client(world.coordinator), 5) == seen
         row = world.brokers.requests(world.name)[-1]
-        assert (row["api"], row["fate"], row["rule"] is not None) == ("OFFSET_COMMIT", fate, True)
+        assert (row["api"], row["fate"], row["rule"] is not None) == ("OffsetCommit", fate, True)
         assert fault.fired == 1
         assert world.until(world.committed, lambda offset: offset == 5 or not has_effect) == (
             5 if has_effect else offset_before
@@ -340,7 +340,7 @@ def test_a_probability_has_a_seed(world: World) -> None:
 
 def test_what_kafka_never_answers_is_refused_unless_it_is_forced(world: World) -> None:
     which = {"api": "Heartbeat", "error": "TOPIC_ALREADY_EXISTS", "client": world.name}
-    refused = pytest.raises(REFUSED, match="Kafka never answers HEARTBEAT with TOPIC_ALREADY_EXISTS")
+    refused = pytest.raises(REFUSED, match="Kafka never answers Heartbeat with TOPIC_ALREADY_EXISTS")
     with refused, world.brokers.fault("error", **which):
         pass
     request = messages.HeartbeatRequest(group_id=world.name, generation_id=1, member_id="m")

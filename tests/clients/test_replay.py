@@ -86,7 +86,7 @@ def is_timed(different: Difference) -> bool:
     """
     errors = (different.recorded, different.now)
     is_overtaken = different.api == "SYNC_GROUP" and ErrorCode.REBALANCE_IN_PROGRESS in errors
-    return different.api == "HEARTBEAT" or is_overtaken
+    return different.api == "Heartbeat" or is_overtaken
 
 
 def test_what_clients_did_is_done_again(kafka: Barnabas) -> None:
@@ -94,7 +94,7 @@ def test_what_clients_did_is_done_again(kafka: Barnabas) -> None:
     mark = kafka.snapshot()
     live(kafka, topic, group)
     session = kafka.requests(since=mark.next_requests, frames=True)
-    asked = {"JOIN_GROUP", "SYNC_GROUP", "PRODUCE", "FETCH", "OFFSET_COMMIT", "END_TXN"}
+    asked = {"JoinGroup", "SyncGroup", "Produce", "Fetch", "OffsetCommit", "EndTxn"}
     assert asked <= {row["api"] for row in session}
     offsets, values = group.offsets, topic.values()
     assert sum(offsets.values()) >= RECORDS
@@ -150,7 +150,7 @@ def test_a_long_poll_waits_for_the_records_that_it_got_however_slow_the_replay_i
         topic.produce(["a"])
         assert polled.result(200).responses[0].partitions[0].records
     session = kafka.requests(since=mark.next_requests, frames=True)
-    _, row = (row for row in session if row["api"] == "FETCH")
+    _, row = (row for row in session if row["api"] == "Fetch")
     poll.max_wait_ms = 1  # over, before the replay sends the Produce
     row["frame"] = base64.b64encode(frames.encode_request(ApiKey.FETCH, 12, 1, "poll", poll)).decode()
     kafka.restore(mark)
@@ -174,7 +174,7 @@ def test_what_a_broker_cannot_do_yet_is_asked_again(kafka: Barnabas, is_now: boo
         producer.commit_transaction()
         producer.close()
     session = kafka.requests(since=mark.next_requests, frames=True)
-    assert sum(row["api"] == "ADD_PARTITIONS_TO_TXN" for row in session) == (1 if is_now else 3)
+    assert sum(row["api"] == "AddPartitionsToTxn" for row in session) == (1 if is_now else 3)
     kafka.restore(mark)
     with not_yet(is_now):
         assert kafka.replay(session) == []
@@ -187,15 +187,15 @@ def test_what_is_answered_differently_is_told(kafka: Barnabas) -> None:
     topic.produce(["a"])
     group.commit(topic, 0, 1)
     session = kafka.requests(since=mark.next_requests, frames=True)
-    (produce,) = (row for row in session if row["api"] == "PRODUCE")
+    (produce,) = (row for row in session if row["api"] == "Produce")
     (other,) = kafka.replay(session)
-    assert other[:3] == (produce["number"], 0, "PRODUCE")
+    assert other[:3] == (produce["number"], 0, "Produce")
     assert other.field == f"responses[{topic}].partition_responses[0].base_offset"
     assert (other.recorded, other.now) == (0, 1)
     kafka.restore(mark)
     with kafka.fail("OffsetCommit", error="GROUP_AUTHORIZATION_FAILED", group=group):
         (failed,) = kafka.replay(session)
-    assert (failed.api, failed.recorded, failed.now) == ("OFFSET_COMMIT", 0, 30)
+    assert (failed.api, failed.recorded, failed.now) == ("OffsetCommit", 0, 30)
     kafka.restore(mark)
     with kafka.cut("OffsetCommit"):
         (closed,) = kafka.replay(session)
@@ -266,7 +266,7 @@ def test_a_broker_that_dies_in_the_middle(tmp_path: Path) -> None:
             assert fault.fired == 1
         file = tmp_path / "session.jsonl"
         was_answered = {"fate": "answered", "answered_before": 1 << 40}
-        rows = [row | was_answered if row["api"] == "FETCH" else row for row in kafka.requests(frames=True)]
+        rows = [row | was_answered if row["api"] == "Fetch" else row for row in kafka.requests(frames=True)]
         file.write_text("\n".join(map(json.dumps, rows)))
         words = ["replay", "--bootstrap", kafka.bootstrap, str(file), "--json"]
         with kafka.drop_answer("Fetch") as fault:
@@ -291,12 +291,12 @@ def test_three_brokers() -> None:
             topic.produce(["a", "b"], partition=partition)
         group.commit(topic, 2, 2)
         session = kafka.requests(frames=True)[before:]
-        assert {row["node_id"] for row in session if row["api"] == "PRODUCE"} == {0, 1, 2}
-        found = [each for each in kafka.replay(session) if each.api == "PRODUCE"]
+        assert {row["node_id"] for row in session if row["api"] == "Produce"} == {0, 1, 2}
+        found = [each for each in kafka.replay(session) if each.api == "Produce"]
         assert {each.field.rpartition(".")[2] for each in found} == {"base_offset"}
-        assert len(found) == sum(row["api"] == "PRODUCE" for row in session)
+        assert len(found) == sum(row["api"] == "Produce" for row in session)
         assert sorted(topic.values()) == ["a"] * 6 + ["b"] * 6
         mark = kafka.snapshot()
         topic.produce(["c"])
         found = {row["api"] for row in kafka.requests(since=mark.next_requests)}
-        assert "PRODUCE" in found, "the brokers have begun again, and count from 1"
+        assert "Produce" in found, "the brokers have begun again, and count from 1"

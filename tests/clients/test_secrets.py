@@ -162,7 +162,7 @@ def test_nothing_that_is_told_has_a_secret(make_broker: Callable[..., BrokerProc
     for words in (("doctor",), ("doctor", "--json"), ("trace", "--kept", "--json", "--frames"), ("users", "list")):
         seen.run(*words)
     record = next(text for what, text in seen.told.items() if what.startswith("('trace'"))
-    for api in ("ALTER_USER_SCRAM_CREDENTIALS", "CREATE_DELEGATION_TOKEN", "INCREMENTAL_ALTER_CONFIGS"):
+    for api in ("AlterUserScramCredentials", "CreateDelegationToken", "IncrementalAlterConfigs"):
         assert f'"{api}"' in record, "the record has what had secrets"
     seen.told["frames"] = "".join(
         base64.b64decode(json.loads(line).get("frame") or "").decode("latin-1") for line in record.splitlines()

@@ -110,7 +110,7 @@ def test_an_error_after_the_request_had_its_effect(world: World) -> None:
 
 def test_an_error_that_kafka_never_answers_is_refused_unless_it_is_forced(world: World) -> None:
     wrong = {"effect": "error", "api": "Heartbeat", "error": "OFFSET_OUT_OF_RANGE"}
-    assert "Kafka never answers HEARTBEAT with OFFSET_OUT_OF_RANGE" in refused(world, **wrong)
+    assert "Kafka never answers Heartbeat with OFFSET_OUT_OF_RANGE" in refused(world, **wrong)
     number = fault(world, **wrong, forced=True, times=1)
     assert heartbeat(world) == ErrorCode.OFFSET_OUT_OF_RANGE
     assert command(world, "DELETE", f"rules/{number}")["forced"]
@@ -486,7 +486,7 @@ def test_requests_are_recorded_with_their_answers(world: World) -> None:
     fault(world, effect="error", error="NOT_COORDINATOR", api="Heartbeat")
     heartbeat(world)
     found = command(world, "GET", "requests?group=billing")["requests"]
-    assert [each["api"] for each in found] == ["FIND_COORDINATOR", "OFFSET_COMMIT"]
+    assert [each["api"] for each in found] == ["FindCoordinator", "OffsetCommit"]
     found = found[1:]
     assert found[0]["topics"] == ["orders"]
     assert found[0]["fate"] == "answered"

@@ -114,8 +114,8 @@ def test_what_it_says(metrics_world: World) -> None:
     assert samples["barnabas_group_last_commit_timestamp_seconds"]["billing",] > 0
     assert samples["barnabas_committed_offsets"][()] == 6
     assert sum(samples["barnabas_groups"].values()) == 4
-    assert samples["barnabas_requests_total"]["OFFSET_COMMIT",] == 4
-    assert samples["barnabas_requests_total"]["HEARTBEAT",] == 1
+    assert samples["barnabas_requests_total"]["OffsetCommit",] == 4
+    assert samples["barnabas_requests_total"]["Heartbeat",] == 1
     assert samples["barnabas_topic_high_watermarks"]["orders",] == 18
     assert samples["barnabas_topic_partitions_led"]["orders",] == 3
     assert samples["barnabas_partitions"]["leader",] == 9
@@ -175,7 +175,7 @@ def test_refusals_are_counted_by_api_and_error(metrics_world: World) -> None:
     for _ in range(2):
         assert metrics_world.ask(ApiKey.JOIN_GROUP, 3, request).error_code == 26
     refused = scrape(metrics_world)["barnabas_request_refusals_total"]
-    assert refused["JOIN_GROUP", "INVALID_SESSION_TIMEOUT"] == 2
+    assert refused["JoinGroup", "INVALID_SESSION_TIMEOUT"] == 2
 
 
 def test_the_number_of_series_is_limited(make_world: type[Any]) -> None:

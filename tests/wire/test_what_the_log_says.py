@@ -163,8 +163,8 @@ def test_refusals(own_world: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert [line.split(": ", 1)[0] for line in refused] == [
         f"{api} {client}"
         for api in (
-            *("PRODUCE", "PRODUCE", "OFFSET_COMMIT", "OFFSET_COMMIT"),
-            *("CREATE_TOPICS", "METADATA", "INIT_PRODUCER_ID", "JOIN_GROUP"),
+            *("Produce", "Produce", "OffsetCommit", "OffsetCommit"),
+            *("CreateTopics", "Metadata", "InitProducerId", "JoinGroup"),
         )
     ]
     words = [line.split(": ", 1)[1] for line in refused]
@@ -194,9 +194,9 @@ def test_an_api_that_is_not_offered(own_world: Any, caplog: pytest.LogCaptureFix
     for request in (frame, frame, old_fetch):
         assert own_world.exchange(request) == [None]
     assert lines(caplog, "UNSUPPORTED_VERSION") == [
-        "SHARE_GROUP_HEARTBEAT of client 'test' at 127.0.0.1: UNSUPPORTED_VERSION: version 1; its connection is "
+        "ShareGroupHeartbeat of client 'test' at 127.0.0.1: UNSUPPORTED_VERSION: version 1; its connection is "
         "closed: not built yet: share groups",
-        "FETCH of client 'test' at 127.0.0.1: UNSUPPORTED_VERSION: version 0; its connection is closed: "
+        "Fetch of client 'test' at 127.0.0.1: UNSUPPORTED_VERSION: version 0; its connection is closed: "
         "versions 4 to 18 are served",
     ]
 
@@ -212,7 +212,7 @@ def test_a_client_that_wants_the_consumer_protocol_while_it_is_off(
         assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
         assert answer.error_message.startswith("set group.protocol=classic ")
     assert lines(caplog, "UNSUPPORTED_VERSION") == [
-        "CONSUMER_GROUP_HEARTBEAT of client 'test' at 127.0.0.1: UNSUPPORTED_VERSION: cannot join group 'billing' "
+        "ConsumerGroupHeartbeat of client 'test' at 127.0.0.1: UNSUPPORTED_VERSION: cannot join group 'billing' "
         "with group.protocol=consumer: set group.protocol=classic in this client, or let an operator turn the "
         "consumer protocol on: barnabas features upgrade --feature group.version=1",
     ]

@@ -36,9 +36,9 @@ def test_once_in_a_minute_and_then_how_many_there_were(clock: SimClock, caplog: 
     noted.note(context("other"), ErrorCode.MESSAGE_TOO_LARGE, "partition %s-%d", "orders", 1)
     noted.note(context(), ErrorCode.INVALID_RECORD, "partition %s-%d", "orders", 2)
     assert told(caplog) == [
-        "PRODUCE of client 'shop' at 192.0.2.7: MESSAGE_TOO_LARGE: partition orders-0",
-        "PRODUCE of client 'other' at 192.0.2.7: MESSAGE_TOO_LARGE: partition orders-1",
-        "PRODUCE of client 'shop' at 192.0.2.7: INVALID_RECORD: partition orders-2",
+        "Produce of client 'shop' at 192.0.2.7: MESSAGE_TOO_LARGE: partition orders-0",
+        "Produce of client 'other' at 192.0.2.7: MESSAGE_TOO_LARGE: partition orders-1",
+        "Produce of client 'shop' at 192.0.2.7: INVALID_RECORD: partition orders-2",
     ]
     clock.advance(59_999)
     noted.note(context(), ErrorCode.MESSAGE_TOO_LARGE, "partition %s-%d", "orders", 3)
@@ -46,7 +46,7 @@ def test_once_in_a_minute_and_then_how_many_there_were(clock: SimClock, caplog: 
     clock.advance(1)
     noted.note(context(), ErrorCode.MESSAGE_TOO_LARGE, "partition %s-%d", "orders", 4)
     assert told(caplog) == [
-        "PRODUCE of client 'shop' at 192.0.2.7: MESSAGE_TOO_LARGE: partition orders-4 "
+        "Produce of client 'shop' at 192.0.2.7: MESSAGE_TOO_LARGE: partition orders-4 "
         "(1,235 more of this kind in the minute before)"
     ]
     clock.advance(120_000)
@@ -91,8 +91,8 @@ def test_many_names_keep_nothing_else_out_of_the_log(
     noted.note(other, ErrorCode.MESSAGE_TOO_LARGE, "it")
     noted.note(context("client-101"), ErrorCode.TOPIC_AUTHORIZATION_FAILED, "topic 'secret'")
     assert told(caplog) == [
-        "PRODUCE of client 'shop' at 192.0.2.7: MESSAGE_TOO_LARGE: it",
-        "PRODUCE of client 'client-101' at 192.0.2.7: TOPIC_AUTHORIZATION_FAILED: topic 'secret'",
+        "Produce of client 'shop' at 192.0.2.7: MESSAGE_TOO_LARGE: it",
+        "Produce of client 'client-101' at 192.0.2.7: TOPIC_AUTHORIZATION_FAILED: topic 'secret'",
     ]
 
 

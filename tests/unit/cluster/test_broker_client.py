@@ -106,7 +106,7 @@ def test_a_broker_that_is_not_known_as_one_says_so_and_what_to_do(
     world.advance()
     assert [answer.error_code for answer in world.answers.values()] == [31, 31, 31]
     [line] = [record.getMessage() for record in caplog.records]
-    assert line.startswith("b2:9092 (broker-1-fetcher) refuses HEARTBEAT (CLUSTER_AUTHORIZATION_FAILED): ")
+    assert line.startswith("b2:9092 (broker-1-fetcher) refuses Heartbeat (CLUSTER_AUTHORIZATION_FAILED): ")
     assert "super.users" in line
 
 

@@ -316,8 +316,12 @@ class HttpConnection(asyncio.Protocol):
         if request.method.decode() in METHODS_THAT_CHANGE:
             kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":
-                message = "what changes something is sent as JSON: set the header `Content-Type: application/json`."
-                return HttpError(415, "NOT_JSON", message)
+                try:
+                    row = find(request.method.decode(), request.target)[0]
+                except HttpError as error:  # no header would help
+                    return error
+                message = "what changes something is sent as JSON: set the header `Content-Type: application/json`"
+                return HttpError(415, "NOT_JSON", f"{message}{_wanted(row)}.")
         return None
 
     def _has_token(self, authorization: str) -> bool:
@@ -559,12 +563,26 @@ def _content_length(request: h11.Request) -> int:
     return 0
 
 
+def _wanted(row: Route) -> str:
+    """What the body of a request is, as the end of a sentence."""
+    if row.body is None:
+        return "; it has no body"
+    needed, fields = row.body["required"], row.body["properties"]
+    if not needed:
+        return f"; the body is a JSON object, also {{}}, with any of {', '.join(fields)}"
+    others = [name for name in fields if name not in needed]
+    also = f", and any of {', '.join(others)}" if others else ""
+    return f"; the body is a JSON object with {', '.join(needed)}{also}"
+
+
 def _decoded(row: Route, body: bytes) -> Any:
     """The body of a request. HttpError if it is not what the route asks for."""
     if row.body is None:
         if body:
             raise HttpError(400, "INVALID_BODY", f"{row.method} {row.path} takes no body.")
         return None
+    if not body.strip():
+        raise HttpError(400, "INVALID_BODY", f"the body is empty{_wanted(row)}.")
     try:
         value = strict_json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError) as error:

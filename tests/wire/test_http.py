@@ -354,7 +354,9 @@ def test_before_any_group_there_is_none(make_world: type[Any]) -> None:
         ("GET", "/v1/groups/", 404, "UNKNOWN_PATH"),
         ("GET", "/v1/groups/a/b", 404, "UNKNOWN_PATH"),
         ("GET", "*", 404, "UNKNOWN_PATH"),
-        ("PUT", "/v1/groups", 415, "NOT_JSON"),
+        ("PUT", "/v1/groups", 405, "METHOD_NOT_ALLOWED"),
+        ("POST", "/v1/groups", 405, "METHOD_NOT_ALLOWED"),
+        ("POST", "/v1/nosuch", 404, "UNKNOWN_PATH"),
         ("OPTIONS", "/v1/groups", 405, "METHOD_NOT_ALLOWED"),
         ("BREW", "/v1/status", 405, "METHOD_NOT_ALLOWED"),
         ("GET", "/v1/groups?stat=Dead", 400, "UNKNOWN_PARAMETER"),
@@ -809,12 +811,32 @@ def test_without_a_token_other_hosts_are_refused(make_world: type[Any]) -> None:
 @pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
 def test_what_a_web_page_can_send_changes_nothing(http_world: World, add_route: Callable[..., None], kind: str) -> None:
     handled = []
-    add_route("POST", "/v1/change", lambda broker, asked: handled.append(1), body=schemas.record(""))
     headers = {"Content_Type": kind} if kind else {}
     for method in ("POST", "DELETE"):
+        add_route(method, "/v1/change", lambda broker, asked: handled.append(1), body=schemas.record(""))
         answer = http_world.env.run(ask(http_world.env, http_world.broker, method, "/v1/change", **headers))
         assert (answer.status, answer.error) == (415, "NOT_JSON")
     assert handled == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "wanted"),
+    [
+        ("POST", "/v1/control/rules", "the body is a JSON object with effect, and any of api, when, error,"),
+        ("POST", "/v1/control/clock", "the body is a JSON object, also {}, with any of advance_ms, stands, sessions."),
+        ("DELETE", "/v1/control/rules", "; it has no body."),
+    ],
+)
+def test_who_sends_nothing_is_told_what_to_send(http_world: World, method: str, path: str, wanted: str) -> None:
+    """Until 2026-12-01 it was only that JSON is missing."""
+    sent = http_world.env.run(ask(http_world.env, http_world.broker, method, path))
+    assert (sent.status, sent.error) == (415, "NOT_JSON")
+    assert wanted in sent.json["error"]["message"]
+    if method == "POST":
+        as_json = {"Content_Type": "application/json"}
+        sent = http_world.env.run(ask(http_world.env, http_world.broker, method, path, **as_json))
+        assert (sent.status, sent.error) == (400, "INVALID_BODY")
+        assert f"the body is empty; {wanted}" in sent.json["error"]["message"]
 
 
 def test_a_stranger_sends_no_body(http_world: World) -> None:
@@ -835,7 +857,7 @@ BODY = schemas.record(
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"", "not JSON"),
+        (b"", "is empty"),
         (b"{", "not JSON"),
         (b"\xff", "not JSON"),
         (b'{"a":NaN}', "NaN"),

@@ -8,8 +8,10 @@ import os
 import re
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
 import typer
@@ -403,10 +405,21 @@ def _run(name: str, job: Job, *, tell_nothing_new: bool = False, **words: Any) -
     if summary.is_empty:
         of_groups = no_commits(is_stream=words.get("stream", False)) if job.source and name in OF_GROUPS else ""
         what = "Nothing new was there" if name == "export" else "Nothing was there"  # its table may have been emptied
+        if name == "export" and _lacks(where, words["topic"]):
+            what = f"There is no topic {words['topic']}"
         say(f"{what} to read in {job.source or job.out}{of_groups}.")
         raise typer.Exit(ExitCode.NOTHING_THERE)
     if tell_nothing_new and summary.added == 0:
         raise typer.Exit(ExitCode.NOTHING_NEW)
+
+
+def _lacks(source: Any, topic: str) -> bool:
+    """Whether a source has no topic of this name, or of this pattern. False, too, if it does not say."""
+    from barnabas.pipeline.wire import UnreachableError
+
+    with suppress(OSError, UnreachableError):
+        return not any(fnmatchcase(each, topic) for each in source.partition_counts())
+    return False
 
 
 def _source_of(text: str, job: str) -> Any:

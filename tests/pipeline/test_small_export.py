@@ -293,6 +293,22 @@ def test_the_command_starts_no_spark(
     assert sum(parquet.read_metadata(file).num_rows for file in files) == len(ODD)
 
 
+def test_a_topic_that_is_not_there_is_said(
+    data: DataDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Until 2026-12-01 it was "Nothing new was there to read", as for a topic whose records are exported already."""
+    monkeypatch.setattr(session, "what_is_missing", lambda *_: None)
+    grow(data, topic="others")
+    data.log("empty")
+    words = ("export", "--source", str(data.path), "--out", str(tmp_path / "out"), "--topic")
+    for topic, said in (
+        ("orders", "There is no topic orders to read in"),
+        ("empty", "Nothing new was there to read in"),
+    ):
+        assert pipeline(*words, topic) == ExitCode.NOTHING_THERE
+        assert said in capsys.readouterr().err
+
+
 def test_a_scheduler_can_tell_apart_how_a_run_ended(
     data: DataDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Disk
 
 LIFE_BYTES_MIN = 1 << 20  # less room than that may be too little for a start
+REFUSES_FOR_S = 1.0  # until the others have come, which were told the same
 LIVES_PER_COLLECTION = 16  # an ended life is a cycle of objects, half a megabyte
 
 logger = logging.getLogger("barnabas.broker")
@@ -159,6 +161,7 @@ class Lives:
         self.gate: object = None  # that of the life before: the next one takes from it what goes on
         self._command: _Command | None = None
         self._meeting: Meeting | None = None  # with the other brokers of a cluster, which got the same command
+        self._refusing: asyncio.Task[None] | None = None  # tells those others that this one takes no part
         self._answer: Pending[Path | SnapshotError] | None = None
         self._outcome = _Outcome(False, "")
         self._done = ""  # what was done with its folder, for the log
@@ -243,14 +246,23 @@ class Lives:
             if stop.is_set():
                 return False
             if self._meeting is not None:
-                try:
-                    await self._meeting.reach()
-                except MeetingError as error:
-                    self._go_on(SnapshotError(f"the brokers of the cluster do not come together: {error}"))
+                refused = await self._refused(self._meeting)
+                if refused:
+                    self._meeting.close()
+                    self._go_on(SnapshotError(refused))
                     continue
             self._quiet.begin()
             gc.disable()  # an end and a start leave little garbage, and a collection would look at all of the next life
             return True
+
+    @staticmethod
+    async def _refused(meeting: Meeting) -> str:
+        """Why the brokers of a cluster do not end their lives; empty: all have come to do it."""
+        try:
+            said, _ = await meeting.reach()
+        except MeetingError as error:
+            return f"the brokers of the cluster do not come together: {error}"
+        return "; ".join(f"broker {node_id} refuses: {why}" for node_id, why in sorted(said.items()) if why)
 
     @property
     def has_others(self) -> bool:
@@ -451,6 +463,31 @@ class Lives:
                         "itself there, or let log.dirs name a data directory on that disk"
                     )
 
+    def refuse(self, what: str, folder: str | None, shared: SharedTree | None, why: str) -> None:
+        """Tell the brokers that were told the same that this one takes no part, so that they do not wait for it."""
+        if shared is None or self._meeting is not None:  # those of that meeting refuse by themselves
+            return
+        with suppress(SnapshotError):
+            meeting = self._meeting_for(what, str(folder), shared)
+            assert meeting is not None, "there are others"
+            self._end_refusing()
+            self._refusing = asyncio.create_task(self._say_no(meeting, why))
+
+    @staticmethod
+    async def _say_no(meeting: Meeting, why: str) -> None:
+        try:
+            async with asyncio.timeout(REFUSES_FOR_S):
+                await meeting.reach(why)
+        except (MeetingError, TimeoutError):
+            pass  # they were not told the same, or come later
+        finally:
+            meeting.close()
+
+    def _end_refusing(self) -> None:
+        refusing, self._refusing = self._refusing, None
+        if refusing is not None:
+            refusing.cancel()
+
     @staticmethod
     def _meeting_for(what: str, folder: str, shared: SharedTree | None) -> Meeting | None:
         if shared is None:
@@ -462,6 +499,7 @@ class Lives:
 
     def _change(self, command: _Command, meeting: Meeting | None) -> Pending[Path | SnapshotError]:
         assert self._command is None, "a life ends for one command only"
+        self._end_refusing()
         self._command, self._meeting = command, meeting
         self._answer = Pending()
         self._is_wanted.set()

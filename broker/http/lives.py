@@ -72,7 +72,7 @@ def take_snapshot(services: Services, request: HttpRequest) -> Pending[HttpAnswe
                     log.roll()
         return noted
 
-    return _changed(services, request, note)
+    return _changed(services, request, "snapshot", note)
 
 
 @route(
@@ -93,12 +93,13 @@ def restore(services: Services, request: HttpRequest) -> Pending[HttpAnswer]:
     def put_back(lives: Lives, directories: list[str], shared: SharedTree | None) -> Pending[Path | SnapshotError]:
         return lives.restore(directories, request.body["folder"], shared)
 
-    return _changed(services, request, put_back)
+    return _changed(services, request, "restore", put_back)
 
 
 def _changed(
     services: Services,
     request: HttpRequest,
+    what: str,
     change: Callable[[Lives, list[str], SharedTree | None], Pending[Path | SnapshotError]],
 ) -> Pending[HttpAnswer]:
     from barnabas.runtime import lives as process  # late: brokers without control do not import it
@@ -108,8 +109,6 @@ def _changed(
         raise HttpError(409, "SNAPSHOT_FAILED", "only a broker that `barnabas start` has started can do this.")
     log_manager = services.log_manager
     directories = [each.path for each in log_manager.open_directories]
-    if log_manager.failed_directories:
-        raise HttpError(409, "SNAPSHOT_FAILED", "a data directory has failed: mend it, and start this broker again.")
     shared = _shared_tree(services, directories, request.body.get("brokers"))
 
     def answer(outcome: Path | SnapshotError) -> HttpAnswer:
@@ -123,8 +122,11 @@ def _changed(
         return HttpAnswer.json({**told, "next_request": gate.recorder.next_number})
 
     try:
+        if log_manager.failed_directories:
+            raise process.SnapshotError("a data directory has failed: mend it, and start this broker again")
         return change(lives, directories, shared).map(answer)
     except process.SnapshotError as error:
+        lives.refuse(what, request.body.get("folder"), shared, str(error))
         raise HttpError(409, "SNAPSHOT_FAILED", f"{error}.") from None
 
 

@@ -13,16 +13,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime import directory_copies, temporary
 from barnabas.runtime.counted import counted
 from barnabas.testing import control
 from barnabas.testing.clock import Clock
 from barnabas.testing.group import Group
 from barnabas.testing.kafka_python import kafka_python
-from barnabas.testing.process import BrokerProcess, StartError
+from barnabas.testing.process import BrokerProcess, Settings, StartError, texts_of
 from barnabas.testing.replay import Difference, SessionError, replay
 from barnabas.testing.snapshot import Snapshot
-from barnabas.testing.topic import Topic
+from barnabas.testing.topic import Topic, newest_partitions
 from barnabas.testing.watcher import Watcher
 from barnabas.testing.wire import Wire
 
@@ -84,13 +85,11 @@ class Barnabas:
     `stop`. The brokers end with this process, however that ends.
     """
 
-    def __init__(
-        self, brokers: int = 1, config: Mapping[str, str] | None = None, *, snapshot: Snapshot | None = None
-    ) -> None:
+    def __init__(self, brokers: int = 1, config: Settings | None = None, *, snapshot: Snapshot | None = None) -> None:
         if brokers < 1:
             raise ValueError(f"brokers is at least 1, not {brokers}")
         self.folder = Path(temporary.path_for(uuid.uuid4().hex))
-        settings = dict(config or {})
+        self._config = settings = texts_of(config)
         if brokers > 1:
             from barnabas.config.profiles import of_cluster  # late: one broker needs no table of settings
 
@@ -98,13 +97,12 @@ class Barnabas:
             settings = of_cluster(brokers) | tree | settings
         self.processes = {number: BrokerProcess(self.folder, number, settings) for number in range(brokers)}
         self.clock = Clock(self)
-        self._config = dict(config or {})
         self._begins_with = snapshot
         self._snapshots = 0
         self._lock: int | None = None
         self._starter: int | None = None  # the process that has started them
         self._watcher: Watcher | None = None
-        self.wire = Wire(brokers, self._addresses)
+        self.wire = Wire(brokers, self._addresses, self._count_partitions)
         self._http = control.Http()
         self._may_be_behind: set[int] = set()  # those that stood still or were cut off: asked only if all have been
 
@@ -241,6 +239,10 @@ class Barnabas:
         self._check_started()
         return {node_id: self.processes[node_id].host_and_port for node_id in self._best_first()}
 
+    def _count_partitions(self, topic: str) -> int:
+        self._check_started()
+        return len(newest_partitions(self, topic))
+
     def log(self, node_id: int = 0) -> str:
         """What a broker has logged."""
         return self._process(node_id).log.read_text(errors="replace")
@@ -267,7 +269,7 @@ class Barnabas:
         self,
         name: str = "topic",
         partitions: int | None = None,
-        config: Mapping[str, str] | None = None,
+        config: Settings | None = None,
         *,
         replicas: int = -1,
         unique: bool = True,
@@ -278,8 +280,8 @@ class Barnabas:
         """
         name = _unique(name) if unique else name
         partitions = int(self._config.get("num.partitions", 1)) if partitions is None else partitions
-        self.wire.create_topic(name, partitions, replicas, config or {})
-        return Topic(self, name, partitions)
+        self.wire.create_topic(name, control.whole(partitions, "partitions"), replicas, texts_of(config))
+        return Topic(self, name)
 
     def group(self, name: str = "group", *, unique: bool = True) -> Group:
         """A group, which comes into being with its first member or commit."""
@@ -412,7 +414,7 @@ class Barnabas:
     def wait_transaction(self, transactional_id: str, state: str | None = None, timeout: float = 10.0) -> str:
         """Wait until a transaction is in this state (as CompleteCommit); returns it. WaitTimeoutError: it was not."""
         path = f"/v1/control/transactions/{control.quoted(transactional_id)}/wait"
-        return str(self.ask("GET", path, {"state": state, "timeout_ms": round(timeout * 1000)})["state"])
+        return str(control.wait_for(self, path, {"state": state}, timeout)["state"])
 
     def lint(self, client: str | None = None) -> list[dict[str, Any]]:
         """What clients could do better, by the requests that are kept: `rule`, `client_id`, `message`, `setting`."""
@@ -581,8 +583,10 @@ class Barnabas:
 
     def leader_of(self, topic: Topic | str, partition: int) -> int | None:
         """The broker that leads a partition; None: nobody does. IndexError: the topic has fewer partitions."""
-        rows = self.ask("GET", f"/v1/topics/{control.quoted(str(topic))}")["partitions"]
-        if not 0 <= partition < len(rows):
+        rows = newest_partitions(self, str(topic))
+        if not rows:
+            raise control.CommandError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name, f"there is no topic {topic}")
+        if partition not in rows:
             raise IndexError(f"topic {topic} has {counted(len(rows), 'partition')}, and none is {partition}")
         leader = rows[partition]["leader"]
         return None if leader is None else int(leader)

@@ -13,6 +13,7 @@ from barnabas.testing.wire import Wire
 ANSWERS_WITHIN_S = 75.0
 REDIRECTIONS_MAX = 3
 POLL_S = 0.01
+POLLED_MS_MAX = 55_000  # as long as a broker allows
 TIMED_OUT, REDIRECTED = 408, 307
 
 
@@ -56,6 +57,31 @@ def wait(is_so: Callable[[], bool], told: Callable[[], str], timeout: float) -> 
         if time.monotonic() >= deadline:
             raise WaitTimeoutError("WAIT_TIMED_OUT", f"not so within {timeout} s: {told()}.")
         time.sleep(POLL_S)
+
+
+def wait_for(brokers: Brokers, path: str, query: dict[str, Any], timeout: float) -> dict[str, Any]:
+    """What is seen when it is as `query` wants it: long polls, of which each is as long as a broker allows.
+
+    WaitTimeoutError says what was seen last.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        left_ms = max(round((deadline - time.monotonic()) * 1000), 0)
+        asked = {**query, "timeout_ms": min(left_ms, POLLED_MS_MAX)}
+        try:
+            seen: dict[str, Any] = brokers.ask("GET", path, asked)
+            return seen
+        except WaitTimeoutError as error:
+            if left_ms <= POLLED_MS_MAX:
+                said = str(error).removeprefix(f"not so within {asked['timeout_ms']} ms")
+                raise WaitTimeoutError(error.name, f"not so within {timeout:g} s{said}") from None
+
+
+def whole(number: int, what: str) -> int:
+    """A number. TypeError: it is something else, as a text is."""
+    if type(number) is not int:
+        raise TypeError(f"{what} is an int, not {type(number).__name__}")
+    return number
 
 
 def quoted(name: str) -> str:

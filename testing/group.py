@@ -3,7 +3,7 @@
 from typing import Any
 
 from barnabas.runtime.counted import counted
-from barnabas.testing.control import Brokers, CommandError, quoted
+from barnabas.testing.control import Brokers, CommandError, quoted, wait_for, whole
 from barnabas.testing.topic import Topic
 
 
@@ -52,7 +52,8 @@ class Group:
 
     def commit(self, topic: Topic | str, partition: int, offset: int) -> None:
         """Commit an offset. The group must have no members."""
-        self._kafka.wire.commit(self.name, str(topic), partition, offset)
+        place = whole(partition, "a partition"), whole(offset, "an offset")
+        self._kafka.wire.commit(self.name, str(topic), *place)
 
     def wait_stable(self, members: int | None = None, timeout: float = 10.0) -> None:
         """Wait until it is stable, with so many members. WaitTimeoutError says what was seen last."""
@@ -71,9 +72,8 @@ class Group:
         timeout: float = 10.0,
     ) -> dict[str, Any]:
         """Wait until all that is given is so; returns what was seen. WaitTimeoutError says what was seen last."""
-        query = {"state": state, "members": members, "lag": lag, "timeout_ms": round(timeout * 1000)}
-        seen: dict[str, Any] = self._kafka.ask("GET", f"/v1/control/groups/{quoted(self.name)}/wait", query)
-        return seen
+        query = {"state": state, "members": members, "lag": lag}
+        return wait_for(self._kafka, f"/v1/control/groups/{quoted(self.name)}/wait", query, timeout)
 
     def expire_member(self, member: int | str = 0) -> str:
         """Take a member out, as if its session time-out were over: by its id, or its place in `members`.

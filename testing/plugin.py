@@ -358,8 +358,14 @@ def _watched(request: pytest.FixtureRequest, kafka: Barnabas, next_requests: Map
     watch = Watch(kafka, next_requests)
     request.node.stash.setdefault(WATCHES, []).append(watch)
     yield kafka
+    raised = []
     for leftover in watch.leftovers():
-        warnings.warn(leftover, BarnabasWarning, stacklevel=1)
+        try:
+            warnings.warn(leftover, BarnabasWarning, stacklevel=1)
+        except BarnabasWarning:  # with -W error
+            raised.append(leftover)
+    if raised:
+        raise BarnabasWarning("; ".join(raised))
 
 
 @pytest.fixture(scope="session")

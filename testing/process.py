@@ -12,7 +12,14 @@ from barnabas.runtime.own_command import OWN_COMMAND
 
 STOPS_WITHIN_S = 20.0
 LINES_SHOWN = 30
+Settings = Mapping[str, str | float]  # `float` is for whole numbers and bool as well
 ERROR_BEGINS = '{"error":'  # the last line of a start with --json that fails
+
+
+def texts_of(settings: Settings | None) -> dict[str, str]:
+    """As Kafka writes them: `true`, not True."""
+    texts = {name: str(value) for name, value in (settings or {}).items()}
+    return {name: text.lower() if text in ("True", "False") else text for name, text in texts.items()}
 
 
 class StartError(Exception):

@@ -3,13 +3,15 @@
 import math
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from barnabas.protocol import batch_records
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.murmur2 import partition_of_key
 from barnabas.runtime.counted import counted
-from barnabas.testing.control import Brokers, WaitTimeoutError, quoted
+from barnabas.testing.control import Brokers, CommandError, WaitTimeoutError, quoted, wait_for, whole
 from barnabas.testing.wire import Reader
 
 Text = str | bytes | None
@@ -33,15 +35,19 @@ class Record(NamedTuple):
 
 
 class Topic:
-    """A topic that exists. `name` is what clients use."""
+    """A topic. `name` is what clients use."""
 
-    def __init__(self, kafka: Brokers, name: str, partitions: int) -> None:
+    def __init__(self, kafka: Brokers, name: str) -> None:
         self.name = name
-        self.partitions = partitions
         self._kafka = kafka
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def partitions(self) -> int:
+        """How many it has now. UnknownTopicOrPartitionError: it is not there."""
+        return self._kafka.wire.partitions_of(self.name)
 
     def produce(
         self,
@@ -50,27 +56,25 @@ class Topic:
         key: Text = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        headers: Sequence[tuple[str, bytes | None]] = (),
+        headers: Sequence[tuple[str, Text]] = (),
     ) -> None:
         """Write records, and return when all are acknowledged (acks=all)."""
+        if partition is not None:
+            whole(partition, "a partition")
         if isinstance(values, str | bytes):
             raise TypeError(f"values are a list, also for one record: [{values[:100]!r}]")
-        now_ms = round(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+        now_ms = round(time.time() * 1000) if timestamp_ms is None else whole(timestamp_ms, "timestamp_ms")
+        if isinstance(headers, Mapping):
+            raise TypeError(f"headers are a list of pairs: {[*headers.items()]!r}")
+        pairs = [(name, _bytes(text)) for name, text in headers]
         by_partition: dict[int, list[batch_records.Record]] = {}
+        count = self.partitions if partition is None else 0
         for value in values:
-            record = batch_records.Record(-1, now_ms, _bytes(key), _bytes(value), list(headers))
-            chosen = self._partition_of(record.key) if partition is None else partition
+            record = batch_records.Record(-1, now_ms, _bytes(key), _bytes(value), pairs)
+            chosen = _partition_of(record.key, count) if partition is None else partition
             by_partition.setdefault(chosen, []).append(record)
         for chosen, records in by_partition.items():
             self._kafka.wire.produce(self.name, chosen, records)
-
-    def _partition_of(self, key: bytes | None) -> int:
-        """As clients choose it: by the key, or any."""
-        if self.partitions == 1:
-            return 0
-        if key is None:
-            return random.randrange(self.partitions)
-        return partition_of_key(key, self.partitions)
 
     def records(self) -> list[Record]:
         """All records up to the ends that the partitions have now, by partition and offset."""
@@ -82,7 +86,7 @@ class Topic:
 
     def wait_records(self, count: int, timeout: float = 10.0) -> list[Record]:
         """Wait until so many records are there, at least; returns them. WaitTimeoutError: they did not come in time."""
-        return self._read(count, timeout)
+        return self._read(whole(count, "count"), timeout)
 
     def wait(
         self,
@@ -99,19 +103,19 @@ class Topic:
         `records_at_most`: not more, counted by offsets.
         """
         query: dict[str, Any] = {"in_sync": in_sync, "records": records, "records_at_most": records_at_most}
-        query |= {"exists": None if exists is None else str(exists).lower(), "timeout_ms": round(timeout * 1000)}
-        seen: dict[str, Any] = self._kafka.ask("GET", f"/v1/control/topics/{quoted(self.name)}/wait", query)
-        return seen
+        query["exists"] = None if exists is None else str(exists).lower()
+        return wait_for(self._kafka, f"/v1/control/topics/{quoted(self.name)}/wait", query, timeout)
 
     def _read(self, count: int | None, timeout: float) -> list[Record]:
         deadline = time.monotonic() + timeout
         found: list[Record] = []
-        reader = Reader(self._kafka.wire, self.name, self.partitions, until_now=count is None)
+        reader = Reader(self._kafka.wire, self.name, until_now=count is None)
         while not (reader.is_done if count is None else len(found) >= count):
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 wanted = "all records" if count is None else counted(count, "record")
-                message = f"waited for {wanted}: {len(found)} came within {timeout} s."
+                message = f"waited for {wanted}: {len(found)} came within {timeout} s"
+                message += "." if reader.is_there else ", and there is no such topic."
                 raise WaitTimeoutError("WAIT_TIMED_OUT", f"topic {self.name}: {message}")
             wait_ms = min(POLL_MS, math.ceil(left_s * 1000))
             for partition, one in reader.poll(wait_ms, left_s):
@@ -119,7 +123,37 @@ class Topic:
         return sorted(found)
 
 
+def newest_partitions(kafka: Brokers, topic: str) -> dict[int, dict[str, Any]]:
+    """What is newest of each partition, since some brokers hear of it later. OSError: none answers.
+
+    Over HTTP, where no fault changes the answer.
+    """
+    newest: dict[int, dict[str, Any]] = {}
+    has_answer = False
+    for node_id in kafka.running:
+        with suppress(OSError):
+            try:
+                found = kafka.ask("GET", f"/v1/topics/{quoted(topic)}", node_id=node_id)["partitions"]
+            except CommandError as error:
+                if error.name != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name:
+                    raise ConnectionError(str(error)) from None
+                found = []
+            has_answer = True
+            for row in found:
+                before = newest.setdefault(row["partition"], row)
+                if row["leader_epoch"] > before["leader_epoch"]:
+                    newest[row["partition"]] = row
+    if not has_answer:
+        raise ConnectionError("no broker answers")
+    return newest
+
+
+def _partition_of(key: bytes | None, count: int) -> int:
+    """As clients choose it: by the key, or any."""
+    return random.randrange(count) if key is None else partition_of_key(key, count)
+
+
 def _bytes(text: Text) -> bytes | None:
     if not isinstance(text, str | bytes | None):
-        raise TypeError(f"a key or a value is str, bytes or None, not {type(text).__name__}")
+        raise TypeError(f"a key, a value and that of a header is str, bytes or None, not {type(text).__name__}")
     return text.encode() if isinstance(text, str) else text

@@ -9,6 +9,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from barnabas.protocol import frames, messages, record_batch
 from barnabas.protocol.batch_records import Record
 from barnabas.protocol.errors import LEADER_MOVES, ErrorCode
 from barnabas.protocol.message import Message
+from barnabas.runtime.counted import counted
 from barnabas.testing.kafka_python import kafka_errors
 from barnabas.testing.kept import Address, Kept, address_of
 
@@ -54,6 +56,10 @@ T = TypeVar("T")
 
 class _NotNowError(Exception):
     """It may be asked again."""
+
+
+class _NotKnownError(_NotNowError):
+    """A broker does not know the topic or the partition: it has not heard of it yet, or there is none."""
 
 
 class Connection:
@@ -119,10 +125,10 @@ def _cut(records: Sequence[Record]) -> Iterator[list[Record]]:
         yield batch
 
 
-def _until(what: str, attempt: Callable[[float], T]) -> T:
+def _until(what: str, attempt: Callable[[float], T], check_known: Callable[[], None] = lambda: None) -> T:
     """What an attempt returns that is not refused for now; it gets the seconds that are left.
 
-    KafkaTimeoutError: the time is over.
+    KafkaTimeoutError: the time is over. `check_known` raises what is of no use to wait for.
     """
     deadline = time.monotonic() + GIVES_UP_AFTER_S
     while True:
@@ -130,6 +136,9 @@ def _until(what: str, attempt: Callable[[float], T]) -> T:
             return attempt(deadline - time.monotonic())
         except (_NotNowError, OSError) as error:
             why = str(error) or type(error).__name__
+            if isinstance(error, _NotKnownError):
+                with suppress(OSError):
+                    check_known()
         if time.monotonic() + RETRY_S >= deadline:
             raise kafka_errors().KafkaTimeoutError(f"{what} within {GIVES_UP_AFTER_S:g} s: {why}")
         time.sleep(RETRY_S)
@@ -137,6 +146,8 @@ def _until(what: str, attempt: Callable[[float], T]) -> T:
 
 def _check(code: int, what: str, message: str | None = None) -> None:
     """Nothing if it is no error. _NotNowError: ask again; KafkaError: that is of no use."""
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise _NotKnownError(ErrorCode(code).name)
     if code in ASKED_AGAIN:
         raise _NotNowError(ErrorCode(code).name)
     if code:
@@ -144,11 +155,17 @@ def _check(code: int, what: str, message: str | None = None) -> None:
 
 
 class Wire:
-    """Asks the brokers of a test. `addresses`: of those that run, by node id, as host:port."""
+    """Asks the brokers of a test. `addresses`: of those that run, by node id, as host:port.
 
-    def __init__(self, brokers: int, addresses: Callable[[], Mapping[int, str]]) -> None:
+    `count_partitions`: how many a topic has; 0: no broker that runs knows it. OSError: none answers.
+    """
+
+    def __init__(
+        self, brokers: int, addresses: Callable[[], Mapping[int, str]], count_partitions: Callable[[str], int]
+    ) -> None:
         self._is_single = brokers == 1
         self._addresses = addresses
+        self.count_partitions = count_partitions
         self._kept: Kept[Connection] = Kept()
         self._producers: list[_Producer] = []  # those that nobody uses now
 
@@ -186,13 +203,29 @@ class Wire:
             return {None: list(partitions)}
         (found,) = self.metadata(topic, timeout_s).topics
         _check(found.error_code, f"topic {topic}")
-        leaders = {row.partition_index: row.leader_id for row in found.partitions if row.leader_id >= 0}
+        leaders = {row.partition_index: row.leader_id for row in found.partitions}
         led: dict[int | None, list[int]] = {}
         for partition in partitions:
             if partition not in leaders:
+                raise _NotKnownError(f"{topic}-{partition} is not known")
+            if leaders[partition] < 0:
                 raise _NotNowError(f"{topic}-{partition} has no leader")
             led.setdefault(leaders[partition], []).append(partition)
         return led
+
+    def partitions_of(self, topic: str) -> int:
+        """How many a topic has. UnknownTopicOrPartitionError: there is no such topic; KafkaTimeoutError: who knows?"""
+        count = _until(f"nobody has told of topic {topic}", lambda _: self.count_partitions(topic))
+        if not count:
+            raise kafka_errors().UnknownTopicOrPartitionError(f"there is no topic {topic}")
+        return count
+
+    def check_known(self, topic: str, partition: int) -> None:
+        """UnknownTopicOrPartitionError: no broker knows it. OSError: none answers."""
+        count = self.count_partitions(topic)
+        if partition not in range(count):
+            there = f"topic {topic} has {counted(count, 'partition')}, and none is {partition}"
+            raise kafka_errors().UnknownTopicOrPartitionError(there if count else f"there is no topic {topic}")
 
     # ------------------------------------------------------------------ topics
 
@@ -217,7 +250,8 @@ class Wire:
         """Write records to a partition, and return when all are acknowledged (acks=all)."""
         producer = self._producers.pop() if self._producers else _Producer()
         for batch in _cut(records):
-            _until(f"{topic}-{partition} was not written", partial(self._produce, topic, partition, batch, producer))
+            write = partial(self._produce, topic, partition, batch, producer)
+            _until(f"{topic}-{partition} was not written", write, partial(self.check_known, topic, partition))
         self._producers.append(producer)  # one that has failed does not know its next number
 
     def _produce(self, topic: str, partition: int, batch: Sequence[Record], producer: _Producer, left_s: float) -> None:
@@ -255,7 +289,7 @@ class Wire:
                 raise kafka_errors().CommitFailedError(f"the group {group} has members ({ErrorCode(code).name})")
             _check(code, f"the group {group} cannot commit")
 
-        _until(f"the group {group} has not committed", attempt)
+        _until(f"the group {group} has not committed", attempt, partial(self.check_known, topic, partition))
 
     def _coordinator(self, group: str, left_s: float) -> int:
         request = messages.FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
@@ -265,15 +299,23 @@ class Wire:
 
 
 class Reader:
-    """Reads a topic from its beginning. `until_now`: up to the ends that the partitions have at first."""
+    """Reads a topic from its beginning. `until_now`: up to the ends that the partitions have at first.
 
-    def __init__(self, wire: Wire, topic: str, partitions: int, *, until_now: bool) -> None:
+    Else it waits for a topic that is not there yet, and for partitions that are added.
+    """
+
+    def __init__(self, wire: Wire, topic: str, *, until_now: bool) -> None:
         self._wire = wire
         self._topic = topic
-        self._partitions = range(partitions)
+        self._partitions = range(0)
         self._until_now = until_now
         self._ends: dict[int, int] | None = None
         self._positions: dict[int, int] = {}
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there was such a topic when it was last looked for."""
+        return len(self._partitions) > 0
 
     @property
     def is_done(self) -> bool:
@@ -285,7 +327,12 @@ class Reader:
         """Records with their partitions, if some come in that time. KafkaError: none will."""
         found: list[tuple[int, Record]] = []
         try:
-            if self._until_now and self._ends is None:
+            if not self._until_now:
+                self._partitions = range(self._wire.count_partitions(self._topic))
+                if not self.is_there:
+                    raise _NotKnownError(f"there is no topic {self._topic}")
+            elif self._ends is None:
+                self._partitions = range(self._wire.partitions_of(self._topic))
                 self._ends = self._offsets(self._partitions, LATEST, left_s)
             missing = [each for each in self._partitions if each not in self._positions]
             if missing:

@@ -18,6 +18,7 @@ from barnabas.broker.services import Services
 from barnabas.coordinators.groups.explanation import advice, rebalances
 from barnabas.coordinators.groups.states import State
 from barnabas.coordinators.groups.views import STATES, member_views
+from barnabas.coordinators.transactions.states import TransactionState
 from barnabas.offsets.records import GroupOffsets
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
@@ -35,6 +36,7 @@ WAIT_MS_MAX = 55_000
 DEFAULT_WAIT_MS = 10_000
 OTHERS_ANSWER_WITHIN_MS = 5_000.0
 PURPOSE = "waits"
+TRANSACTION_STATES = [each.kafka_name for each in TransactionState if each is not TransactionState.PREPARE_EPOCH_FENCE]
 NO_LAG = "; its lag is not known, because it has committed nothing, or a leader does not answer"
 TIMEOUT = Parameter(
     "timeout_ms", integer(f"How long to wait: 0 to {WAIT_MS_MAX}. Default: {DEFAULT_WAIT_MS}."), default=DEFAULT_WAIT_MS
@@ -312,7 +314,7 @@ def _records(services: Services, name: str, leaders: dict[int, int]) -> Pieces[i
     "GET",
     "/v1/control/transactions/{transactional_id}/wait",
     summary="Wait until a transaction is in a state",
-    query=[Parameter("state", text("Kafka's name of it, as CompleteCommit, CompleteAbort, Ongoing.")), TIMEOUT],
+    query=[Parameter("state", text("Kafka's name of it.", one_of=TRANSACTION_STATES)), TIMEOUT],
     answer=TRANSACTION_STATE,
 )
 def wait_for_transaction(services: Services, request: HttpRequest) -> Waiting:

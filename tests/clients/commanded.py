@@ -83,7 +83,7 @@ class ByPython:
         if kind == "groups":
             return self.kafka.group(name, unique=False).wait(**query, timeout=timeout_ms / 1000)
         if kind == "topics":
-            return Topic(self.kafka, name, 1).wait(**query, timeout=timeout_ms / 1000)
+            return Topic(self.kafka, name).wait(**query, timeout=timeout_ms / 1000)
         return {"state": self.kafka.wait_transaction(name, **query, timeout=timeout_ms / 1000)}
 
     def wait_requests(self, client: str, timeout_ms: int = 20_000, **query: Any) -> list[Fields]:

@@ -102,7 +102,7 @@ def wait_until_loaded(kafka: Barnabas, group: Group) -> None:
 
 def wait_until_in_sync(kafka: Barnabas) -> None:
     for row in kafka.ask("GET", "/v1/topics")["topics"]:
-        Topic(kafka, row["topic"], 1).wait(in_sync=len(kafka.processes), timeout=50)
+        Topic(kafka, row["topic"]).wait(in_sync=len(kafka.processes), timeout=50)
 
 
 def test_what_is_put_back_is_what_a_fresh_broker_finds_on_the_copy(kafka: Barnabas) -> None:
@@ -141,7 +141,7 @@ def test_what_is_put_back_is_what_a_fresh_broker_finds_on_the_copy(kafka: Barnab
         wait_until_loaded(fresh, group)
         expected = state_of(fresh)
         assert abs(fresh.clock.now_ms - kafka.clock.now_ms) < 600_000, "not the two days"
-        assert Topic(fresh, topic.name, 2).values() == topic.values()
+        assert Topic(fresh, topic.name).values() == topic.values()
     for what, there in expected.items():
         assert found[what] == there, what
     assert set(found) == set(expected)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
 from http.client import HTTPConnection
@@ -26,7 +27,7 @@ from barnabas.runtime import directory_copies, temporary
 from barnabas.testing import Barnabas, CommandError, Snapshot, StartError, Topic, WaitTimeoutError
 from confluent_kafka import Producer
 from kafka import KafkaConsumer
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 from waiting import until_said
 
 
@@ -303,7 +304,7 @@ def test_the_short_form_of_a_fault_has_the_effect_of_its_name(kafka: Barnabas, e
     asked = SHORT_FORMS[effect]
     with getattr(kafka, effect)("Produce", client="nobody", **asked):
         (rule,) = kafka.ask("GET", "/v1/control/rules")["rules"]
-    expected = {"effect": effect, "api": "PRODUCE", "client": "nobody", **asked}
+    expected = {"effect": effect, "api": "Produce", "client": "nobody", **asked}
     assert {name: rule[name] for name in expected} == expected
 
 
@@ -433,7 +434,7 @@ def test_everything_is_put_back(brokers: int) -> None:
                 kafka.leader_of(other, 0)
         with kafka.fork() as copy:
             assert copy.bootstrap != kafka.bootstrap
-            there = Topic(copy, topic.name, 1)
+            there = Topic(copy, topic.name)
             there.produce(["of the copy"])
             assert len(there.values()) == 6
             assert len(topic.values()) == 5
@@ -561,6 +562,43 @@ def test_a_snapshot_that_is_not_of_these_brokers_ends_none(brokers: int, tmp_pat
         kafka.kill()
         kafka.restore(mark)
         assert topic.values() == ["a"]
+
+
+@pytest.mark.parametrize("refusing", [0, 1])
+def test_what_one_broker_refuses_the_others_answer_at_once(refusing: int, tmp_path: Path) -> None:
+    """Until 2026-12-01 the others answered after 10 s, and did not say why."""
+    with Barnabas(brokers=3) as kafka:
+        mark = kafka.snapshot()
+        link = kafka.processes[refusing].data / "link"
+        link.symlink_to(tmp_path)
+
+        def told(path: str, folder: Path) -> list[str]:
+            def tell(node_id: int) -> str:
+                body = {"folder": str(folder), "brokers": [0, 1, 2]}
+                with pytest.raises(CommandError) as refused:
+                    kafka.ask("POST", path, body=body, node_id=node_id)
+                return str(refused.value)
+
+            with ThreadPoolExecutor(3) as threads:
+                return list(threads.map(tell, range(3)))
+
+        begin = time.monotonic()
+        for answers in (told("/v1/control/restore", mark.folder), told("/v1/control/snapshots", tmp_path / "new")):
+            for node_id, said in enumerate(answers):
+                assert f"{link} is a link to a folder" in said
+                assert said.startswith(f"broker {refusing} refuses: ") == (node_id != refusing)
+        assert time.monotonic() - begin < 5
+        link.unlink()
+        kafka.restore(mark)
+        topic = kafka.topic("orders")
+        topic.produce(["a"])
+        link.symlink_to(tmp_path)
+        with pytest.raises(CommandError, match="is a link to a folder"):
+            kafka.restore(mark)
+        link.unlink()
+        kafka.restore(mark)
+        with pytest.raises(UnknownTopicOrPartitionError):
+            topic.values()
 
 
 def test_a_copy_that_finds_no_room_costs_nothing(kafka: Barnabas, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -792,8 +830,24 @@ def test_what_a_test_gets_wrong_is_said_at_once(kafka: Barnabas) -> None:
     topic, group = kafka.topic("orders", partitions=2), kafka.group("billing")
     with pytest.raises(TypeError, match=r"values are a list, also for one record: \['abc'\]"):
         topic.produce("abc")
-    with pytest.raises(TypeError, match="a key or a value is str, bytes or None, not int"):
+    with pytest.raises(TypeError, match="a key, a value and that of a header is str, bytes or None, not int"):
         topic.produce([5])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"headers are a list of pairs: \[\('a', 'b'\)\]"):
+        topic.produce(["a"], headers={"a": "b"})  # type: ignore[arg-type]
+    for is_text in (
+        lambda: topic.produce(["a"], partition="0"),  # type: ignore[arg-type]
+        lambda: topic.produce(["a"], timestamp_ms="5"),  # type: ignore[arg-type]
+        lambda: topic.wait_records("2"),  # type: ignore[arg-type]
+        lambda: group.commit(topic, "0", 7),  # type: ignore[arg-type]
+        lambda: group.commit(topic, 0, "7"),  # type: ignore[arg-type]
+        lambda: kafka.topic(partitions="3"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(
+            TypeError, match=r"(a partition|an offset|timestamp_ms|count|partitions) is an int, not str"
+        ):
+            is_text()
+    with pytest.raises(CommandError, match=r"state is one of Empty, Ongoing, .*, not 'Complete'"):
+        kafka.wait_transaction("tx", "Complete")
     with pytest.raises(IndexError, match=f"topic {topic.name} has 2 partitions, and none is 2"):
         kafka.leader_of(topic, 2)
     group.commit(topic, 0, 1)
@@ -818,7 +872,7 @@ def test_what_a_test_gets_wrong_is_said_at_once(kafka: Barnabas) -> None:
 
 
 def topic_of(kafka: Barnabas) -> Topic:
-    return Topic(kafka, "orders", 1)
+    return Topic(kafka, "orders")
 
 
 def test_why_a_broker_does_not_start_is_said() -> None:
@@ -833,6 +887,26 @@ def test_a_folder_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("TMPDIR", "/nowhere/at/all")
     with pytest.raises(StartError, match=r"/nowhere/at/all/barnabas-ci-\w+ cannot be made: No such .* Set TMPDIR"):
         Barnabas().start()
+
+
+def test_settings_may_be_numbers() -> None:
+    """Until 2026-12-01 those of a topic were AttributeError: 'int' object has no attribute 'encode'."""
+    with Barnabas(config={"num.partitions": 3, "auto.create.topics.enable": False}) as kafka:
+        topic = kafka.topic(config={"retention.ms": 1000, "min.cleanable.dirty.ratio": 0.1, "preallocate": False})
+        rows = kafka.ask("GET", f"/v1/topics/{topic.name}")
+        assert rows["count"] == 3, rows
+
+
+def test_a_wait_may_be_longer_than_a_broker_lets_one_wait(kafka: Barnabas, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until 2026-12-01 timeout=60 was refused: the parameter timeout_ms is from 0 to 55000."""
+    monkeypatch.setattr("barnabas.testing.control.POLLED_MS_MAX", 100)
+    topic, group = kafka.topic("orders"), kafka.group("billing")
+    for wait in (group.wait_stable, lambda timeout: topic.wait(records=1, timeout=timeout)):
+        with pytest.raises(WaitTimeoutError, match=r"^not so within 0\.25 s: the"):
+            wait(timeout=0.25)
+    monkeypatch.undo()
+    group.commit(topic, 0, 0)
+    assert group.wait(state="Empty", timeout=1_000)["state"] == "Empty"
 
 
 def test_a_topic_has_as_many_partitions_as_the_setting_says() -> None:
@@ -1116,6 +1190,26 @@ def test_it(barnabas, barnabas_group, barnabas_topic):
 """
 
 
+LEAVING = """
+def test_it(barnabas, barnabas_topic):
+    barnabas.fail("OffsetCommit", error="REBALANCE_IN_PROGRESS")
+    barnabas.delay("Fetch", ms=5)
+    consumer = barnabas.consumer(group_id="left")
+    consumer.subscribe([barnabas_topic.name])
+    consumer.poll(3000)
+"""
+
+
+def test_all_that_is_left_is_told_where_a_warning_is_an_error(tmp_path: Path, with_plugin: list[str]) -> None:
+    """Until 2026-12-01 it was only the first."""
+    (tmp_path / "test_it.py").write_text(LEAVING)
+    command = [sys.executable, "-m", "pytest", "-q", "-Werror::barnabas.testing.plugin.BarnabasWarning", *with_plugin]
+    done = subprocess.run([*command, "."], capture_output=True, text=True, timeout=200, cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    said = "the fault error for OffsetCommit never fired; the group left still has 1 member: close its consumers"
+    assert said in done.stdout, done.stdout
+
+
 def test_a_failed_test_shows_what_happened_on_its_broker(tmp_path: Path, with_plugin: list[str]) -> None:
     (tmp_path / "test_failing.py").write_text(FAILING)
     (tmp_path / "pytest.ini").write_text(
@@ -1125,15 +1219,15 @@ def test_a_failed_test_shows_what_happened_on_its_broker(tmp_path: Path, with_pl
     done = subprocess.run([*command, "."], capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "requests of clients" in done.stdout
-    assert "FETCH v" in done.stdout
+    assert "Fetch v" in done.stdout
     assert "log of broker 0" in done.stdout
-    assert "the fault cut for PRODUCE never fired" in done.stdout
+    assert "the fault cut for Produce never fired" in done.stdout
     assert "still has 1 member: close its consumers" in done.stdout
     assert "the transaction of tx is still open: commit or abort it" in done.stdout
     assert "generation 0 -> 1, 1 member: " in done.stdout
     (folder,) = (tmp_path / "left").iterdir()
     rows = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
-    commits = [row["request"] for row in rows if row["api"] == "OFFSET_COMMIT"]
+    commits = [row["request"] for row in rows if row["api"] == "OffsetCommit"]
     assert commits[0]["group_id"].startswith("test_it")
     assert "topic test_it-" in (folder / "broker-0.log").read_text()
     (story,) = json.loads((folder / "groups.json").read_text()).values()
@@ -1314,11 +1408,11 @@ def test_trace_shows_what_was_asked(kafka: Barnabas) -> None:
         group.commit(topic, 0, 3)
     command = [sys.executable, "-m", "barnabas", "trace", "--bootstrap", kafka.bootstrap, "--group", group.name]
     shown = subprocess.run([*command, "--kept"], capture_output=True, text=True, timeout=200, check=True).stdout
-    assert "OFFSET_COMMIT v" in shown
+    assert "OffsetCommit v" in shown
     assert "error 30, by fault" in shown
     as_json = subprocess.run([*command, "--kept", "--json"], capture_output=True, text=True, timeout=200, check=True)
     rows = [json.loads(line) for line in as_json.stdout.splitlines()]
-    assert "OFFSET_COMMIT" in {row["api"] for row in rows}
+    assert "OffsetCommit" in {row["api"] for row in rows}
     with subprocess.Popen([*command[:-2], "--kept", "--json"], stdout=subprocess.PIPE, text=True) as of_all:
         said, _ = of_all.communicate(timeout=200)
     assert (f"barnabas-cli-{of_all.pid}" in said, topic.name in said) == (False, True)  # nothing of what it asks itself

@@ -1,10 +1,12 @@
 """How topics, groups and commands of `barnabas.testing` reach brokers: what is lost on the way is sent once more."""
 
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
-import confluent_kafka
+import confluent_kafka.admin
 import pytest
 from barnabas.testing import Barnabas, CommandError, Snapshot, Topic, WaitTimeoutError
 from barnabas.testing.kept import Kept
@@ -15,6 +17,7 @@ from kafka.errors import (
     KafkaTimeoutError,
     MessageSizeTooLargeError,
     TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
 )
 
 
@@ -138,6 +141,62 @@ def test_errors_are_those_of_kafka_python(kafka: Barnabas, monkeypatch: pytest.M
     assert topic.values() == ["x"]
 
 
+@pytest.mark.parametrize("brokers", ["kafka", "cluster"])
+def test_what_is_not_there_is_said_at_once(brokers: str, request: pytest.FixtureRequest) -> None:
+    """Until 2026-12-01 it was said after 30 s."""
+    kafka: Barnabas = request.getfixturevalue(brokers)
+    topic, group, nosuch = kafka.topic("orders", partitions=2), kafka.group(), Topic(kafka, "nosuch")
+    begin = time.monotonic()
+    for ask in (
+        lambda: topic.produce(["a"], partition=2),
+        lambda: topic.produce(["a"], partition=-1),
+        lambda: group.commit(topic, 2, 0),
+    ):
+        with pytest.raises(UnknownTopicOrPartitionError, match=f"topic {topic.name} has 2 partitions, and none is -?"):
+            ask()
+    for ask in (
+        lambda: nosuch.produce(["a"]),
+        lambda: nosuch.produce(["a"], partition=0),
+        lambda: group.commit("nosuch", 0, 0),
+        nosuch.values,
+    ):
+        with pytest.raises(UnknownTopicOrPartitionError, match="there is no topic nosuch"):
+            ask()
+    with pytest.raises(CommandError, match="there is no topic nosuch"):
+        kafka.leader_of("nosuch", 0)
+    assert time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize("brokers", ["kafka", "cluster"])
+def test_what_is_new_is_there_at_once(brokers: str, request: pytest.FixtureRequest) -> None:
+    """Until 2026-12-01 a broker that had not yet heard of it could be asked, and added partitions were not read."""
+    kafka: Barnabas = request.getfixturevalue(brokers)
+    for _ in range(5):
+        topic = kafka.topic("orders", partitions=2)
+        assert {kafka.leader_of(topic, partition) for partition in range(2)} <= kafka.processes.keys()
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap})
+    topic.produce(["a"], partition=1)
+    admin.create_partitions([confluent_kafka.admin.NewPartitions(topic.name, 4)])[topic.name].result(10)
+    topic.produce(["b"], partition=3)
+    assert topic.values() == ["a", "b"]
+    assert topic.partitions == 4
+    assert [row.text for row in topic.wait_records(2)] == ["a", "b"]
+
+
+def test_a_topic_that_comes_later_is_waited_for(kafka: Barnabas) -> None:
+    topic = Topic(kafka, kafka.group("results").name)  # a name that no other has
+    with pytest.raises(
+        WaitTimeoutError, match=r"waited for 1 record: 0 came within 0\.2 s, and there is no such topic"
+    ):
+        topic.wait_records(1, timeout=0.2)
+
+    def write() -> None:
+        kafka.topic(topic.name, partitions=3, unique=False).produce(["a"])
+
+    threading.Timer(0.3, write).start()
+    assert [row.text for row in topic.wait_records(1)] == ["a"]
+
+
 def test_a_group_with_members_is_not_committed_for(kafka: Barnabas) -> None:
     topic, group = kafka.topic("orders"), kafka.group("billing")
     group.commit(topic, 0, 3)
@@ -251,7 +310,7 @@ def test_a_copy_whose_data_cannot_be_had_leaves_nothing(kafka: Barnabas, monkeyp
         assert copy.clock.ahead_ms == kafka.clock.ahead_ms > 0
         assert copy.ask("GET", "/v1/control/clock")["moved_ms"] == kafka.clock.ahead_ms
         topic.produce(["b"])
-        copied = Topic(copy, topic.name, 1)
+        copied = Topic(copy, topic.name)
         assert copied.values() == ["a"]
         copied.produce(["c"])
         copy.restart()

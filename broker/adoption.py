@@ -16,7 +16,7 @@ partition, was made since. Then one is enough to ask.
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from barnabas.broker.auto_topics import internal_settings
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
@@ -52,6 +52,7 @@ from barnabas.cluster.tree.port import (
 )
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.tree import PARTITIONS_PER_WRITE
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.counted import NAMES_IN_A_LINE_MAX, counted, names_in_a_line
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import chunks

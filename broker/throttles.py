@@ -12,7 +12,7 @@ counted whatever it asks; and so is, in Kafka and here, everybody who sends one 
 import hashlib
 from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from barnabas.broker.fetch_sessions import EPOCH_INITIAL, FetchSessionCache
 from barnabas.cluster.quota_rates import Rate, TokenBucket, UsedBy, Windows
@@ -23,6 +23,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.frames import EncodedFrame, EncodedResponse, encode_response
 from barnabas.protocol.message import Message
 from barnabas.protocol.messages import FetchRequest, FetchResponse
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.ports import Clock
 from barnabas.storage.open_files import FileRange
 

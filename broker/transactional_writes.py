@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from barnabas.protocol.batch_layout import ATTRIBUTES_AT, PRODUCER_ID_AT, TRANSACTIONAL
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ProduceRequest
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer
 

@@ -5,7 +5,7 @@ a producer has, and when its timeout ends the transaction, is asked of all trans
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from barnabas.broker.services import Services
 from barnabas.coordinators.groups.shard import Shard
@@ -16,6 +16,7 @@ from barnabas.protocol.messages import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.turns import Pieces
 
 RECORDS, OFFSETS = "records", "offsets"

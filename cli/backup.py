@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from barnabas.cli import backup_file
@@ -22,6 +22,7 @@ from barnabas.offsets.backup import Backup, Position
 from barnabas.offsets.backup_places import Found, How, Placement, There, place, prove, refuse_early
 from barnabas.offsets.backup_records import NO_MARKS, Marks, place_by_records
 from barnabas.offsets.backup_search import Around, Searched, Wanted, hits_of
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted, names_in_a_line
 from barnabas.runtime.grouped import grouped

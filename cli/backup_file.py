@@ -10,11 +10,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.shared.target import no_time_limit
 from barnabas.offsets import backup
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.env import real
 from barnabas.storage.checkpoints import META_PROPERTIES
 from barnabas.storage.directory_contents import BESIDE_THE_TREE

@@ -10,11 +10,12 @@ and values of headers. What is not UTF-8 has another name: `key_base64`, `value_
 
 import base64
 import binascii
-from typing import Any, NamedTuple
+from typing import Any
 
 from barnabas.cli.shared.exits import fail
 from barnabas.cli.shared.kafka_python import NO_VALUE
 from barnabas.cli.shared.terminal import INT32_MAX, INT64_MAX
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime import strict_json
 
 TAKEN = {"key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp"}

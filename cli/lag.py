@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from barnabas.cli.plot import plot
@@ -20,6 +20,7 @@ from barnabas.cli.shared.terminal import AsJson, print_json, print_table, table_
 from barnabas.cli.shared.words import duration, shown, size
 from barnabas.offsets.lag import PartitionLag, Status, TotalLag, total, with_answers
 from barnabas.offsets.lag_history import Point, Rates
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Generator, Iterable, Mapping, Sized
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from barnabas.cli.shared.client import (
@@ -22,6 +22,7 @@ from barnabas.offsets.backup_records import AskBatches
 from barnabas.offsets.backup_search import Ask, AskTime
 from barnabas.protocol import uuids
 from barnabas.protocol.errors import LEADER_MOVES, ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.grouped import grouped
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from barnabas.cli.shared.client import (
     LATEST,
@@ -26,6 +26,7 @@ from barnabas.cli.shared.kafka_python import find_transaction_coordinator, send
 from barnabas.cli.shared.words import shown
 from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.grouped import grouped
 

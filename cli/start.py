@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from barnabas.cli import ready
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, key_values, say
 from barnabas.cli.shared.words import shown
 from barnabas.cli.start_settings import CLUSTER_FILE, Settings, configure, profile_of, words_for_each
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime import output, temporary
 from barnabas.runtime.build import build_name
 from barnabas.runtime.parent import call_when_parent_is_gone

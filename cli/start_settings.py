@@ -3,9 +3,10 @@
 import errno
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime import temporary
 from barnabas.runtime.ports import read_file
 from barnabas.runtime.utf8 import is_utf8

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from barnabas.cluster.broker_login import BrokerLogin, login_of
 from barnabas.cluster.metadata_cache import Endpoint, MetadataCache
@@ -24,6 +24,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode, ProtocolError
 from barnabas.protocol.frames import EncodedFrame
 from barnabas.protocol.message import Message
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.now_and_then import NowAndThen
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Env, Timer

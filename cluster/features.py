@@ -19,7 +19,6 @@ an older release, and what it wrote may be read by that again.
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from barnabas.cluster.tree import paths, payloads
 from barnabas.cluster.tree.port import (
@@ -32,6 +31,7 @@ from barnabas.cluster.tree.port import (
     get_if_there,
     must_be_readable,
 )
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.backlog import Backlog
 from barnabas.runtime.ports import Env
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
 from barnabas.cluster.tree.payloads import PartitionState
 from barnabas.cluster.tree.port import Stat
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 
 NO_LEADER = -1
 LEADER_DURING_DELETE = -2  # only in messages: the partition is being deleted

@@ -3,10 +3,11 @@
 import struct
 from collections.abc import Callable, Collection, Iterable, Sequence
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Final
 
 from barnabas.cluster.leader_and_isr import LEADER_DURING_DELETE
 from barnabas.protocol.messages import UpdateMetadataRequest
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock, Timer
 

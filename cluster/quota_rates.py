@@ -14,7 +14,9 @@ is allowed. What is asked while it is not below zero is taken as a whole, and ma
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
+
+from barnabas.protocol.named_tuple import NamedTuple
 
 MS = 1000.0
 WAIT_MAX_MS = 2**31 - 1  # what an answer can say

@@ -7,9 +7,10 @@ quota of their own.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from barnabas.config.addresses import as_java, is_address
+from barnabas.protocol.named_tuple import NamedTuple
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 

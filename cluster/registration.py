@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
 from barnabas.cluster.features import SUPPORTED, LevelRange, Ranges
 from barnabas.cluster.metadata_cache import Endpoint
@@ -31,6 +30,7 @@ from barnabas.cluster.tree.port import (
     get_if_there,
 )
 from barnabas.protocol import uuids
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.now_and_then import NowAndThen
 from barnabas.runtime.ports import Env
 

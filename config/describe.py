@@ -3,13 +3,13 @@
 from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
 from functools import cache
-from typing import NamedTuple
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.entities import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS, broker_name, group_default
 from barnabas.config.settings import UNUSED, ConfigError, Dynamic, Setting, Type, Value, render
 from barnabas.config.topic import BROKER_NAMES, TOPIC_SETTINGS, broker_default
+from barnabas.protocol.named_tuple import NamedTuple
 
 
 class ConfigSource(IntEnum):

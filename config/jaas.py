@@ -5,7 +5,8 @@ org.apache.kafka.common.security.plain.PlainLoginModule required
 """
 
 import re
-from typing import NamedTuple
+
+from barnabas.protocol.named_tuple import NamedTuple
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"

@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Iterator
 from functools import lru_cache
-from typing import NamedTuple
 
 from barnabas.config.broker_attributes import BrokerAttributes
 from barnabas.config.settings import ConfigError, split_list
+from barnabas.protocol.named_tuple import NamedTuple
 
 HTTPS = "HTTPS"  # a listener of the HTTP API with TLS; listener.name.https.ssl.… are its settings
 BETWEEN_BROKERS = "security.inter.broker.protocol"

@@ -6,10 +6,10 @@ it, too: who names keys never takes tokens without a signature.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from barnabas.config.settings import split_list
+from barnabas.protocol.named_tuple import NamedTuple
 
 OAUTHBEARER = "OAUTHBEARER"
 PACKAGE = "org.apache.kafka.common.security.oauthbearer"

@@ -4,7 +4,8 @@ DEFAULT, or RULE:pattern/replacement/ with L or U behind it; the first rule whos
 """
 
 import re
-from typing import NamedTuple
+
+from barnabas.protocol.named_tuple import NamedTuple
 
 _RULE = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|$)")
 _REFERENCE = re.compile(r"\\(.)|\$(\d)|\$\{(\w+)\}", re.DOTALL)

@@ -1,11 +1,11 @@
 """Profiles: settings and start options under one name. A profile is stronger than the file, weaker than `--set`."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.settings import ConfigError
 from barnabas.config.topic import BROKER_NAMES
+from barnabas.protocol.named_tuple import NamedTuple
 
 
 class Profile(NamedTuple):

@@ -1,12 +1,12 @@
 """Java's .properties files, and the complaints and notes about a server.properties."""
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from barnabas.config.broker import JAAS_LINE, BrokerConfig, problems
 from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.listeners import own_endpoints, read_endpoints
 from barnabas.config.settings import ConfigError
+from barnabas.protocol.named_tuple import NamedTuple
 
 _SHOWN_CHARACTERS_MAX = 500
 _BLANKS = " \t\f"

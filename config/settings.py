@@ -7,10 +7,10 @@ Values travel as text everywhere (files, requests, the coordination tree); only 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, IntEnum
-from typing import NamedTuple
 
 from barnabas.config.addresses import as_java
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 
 Value = bool | int | float | str | tuple[str, ...] | None
 

@@ -4,12 +4,13 @@ A setting of one listener is written `listener.name.NAME.SETTING`, the name in s
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from barnabas.config.listeners import HTTPS
 from barnabas.config.principal_rules import read_rules
 from barnabas.config.sasl import has_sasl, listeners_with_tls, of_listener, zookeeper_has_tls
 from barnabas.config.settings import ConfigError, split_list
+from barnabas.protocol.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from barnabas.config.broker import BrokerConfig

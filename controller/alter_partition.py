@@ -6,7 +6,6 @@ in the tree. A leader whose answer was lost asks again, and gets the present sta
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from barnabas.cluster.leader_and_isr import RECOVERED, RECOVERING, LeaderAndIsr
 from barnabas.cluster.registration import UNKNOWN_BROKER_EPOCH
@@ -15,6 +14,7 @@ from barnabas.controller.state import ControllerState, TopicPartition
 from barnabas.controller.tree import ControllerTree
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
+from barnabas.protocol.named_tuple import NamedTuple
 
 logger = logging.getLogger("barnabas.controller")
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import NamedTuple
 
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
 from barnabas.config.broker import BrokerConfig
@@ -10,6 +9,7 @@ from barnabas.controller import election
 from barnabas.controller.state import ControllerState, TopicPartition
 from barnabas.controller.state_machines import StateMachines
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 
 
 class ElectionType(IntEnum):

@@ -1,7 +1,6 @@
 """Collects the requests of one step of the controller, and sends them: LeaderAndIsr, UpdateMetadata, StopReplica."""
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import NamedTuple
 
 from barnabas.cluster.leader_and_isr import (
     CANNOT_WRITE,
@@ -24,6 +23,7 @@ from barnabas.protocol.messages import (
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Turns, chunks
 

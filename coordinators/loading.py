@@ -13,10 +13,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from barnabas.coordinators.shard import CoordinatorShard
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode, ProtocolError
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.protocol.record_batch import BatchHeader, batches, crc_is_valid, unpacked
 from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending

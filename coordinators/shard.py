@@ -15,10 +15,11 @@ A write in a producer's transaction has a batch of its own. The marker that ends
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from barnabas.coordinators.append_errors import TOO_LARGE
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.protocol.record_batch import PlainBatch, PlainRecords, build_plain
 from barnabas.replication.partition import ALL_IN_SYNC, Partition
 from barnabas.runtime.pending import Pending

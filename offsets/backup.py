@@ -39,11 +39,12 @@ know to be right needs a new version.
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from barnabas.protocol.batch_layout import CONTROL, HEADER, HEADER_BYTES, INT32, MAGIC, PREFIX_BYTES
 from barnabas.protocol.batch_records import Record
 from barnabas.protocol.checksum import crc32c
+from barnabas.protocol.named_tuple import NamedTuple
 
 VERSION = 1
 

@@ -10,10 +10,10 @@ before it decides, or nothing.
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple
 
 from barnabas.offsets.backup import Batch, Position
 from barnabas.protocol.batch_layout import DELETE_HORIZON
+from barnabas.protocol.named_tuple import NamedTuple
 
 HITS_MAX = 1_000
 """How many places of one batch or record are remembered. If there are so many, none is the right one for sure."""

@@ -6,7 +6,7 @@
 
 from bisect import bisect_right
 from collections.abc import Collection, Generator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from barnabas.offsets.backup import Batch, Mark, Position, mark_of
 from barnabas.offsets.backup_places import HITS_MAX, How, Placement, There, hint, places, refused
@@ -14,6 +14,7 @@ from barnabas.offsets.backup_search import FEW_BYTES, MOST_BYTES, Around, Ask, A
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_records import Record
 from barnabas.protocol.errors import CorruptBatchError
+from barnabas.protocol.named_tuple import NamedTuple
 
 CONTROL_BATCHES_MAX = 16  # that follow each other; then there is no mark
 

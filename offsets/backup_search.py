@@ -6,10 +6,11 @@ never more of the log than they need or are allowed.
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from barnabas.offsets.backup import Batch, Mark
 from barnabas.offsets.backup_places import HITS_MAX, Hit
+from barnabas.protocol.named_tuple import NamedTuple
 
 FEW_BYTES, MANY_BYTES = 16 * 1024, 1024 * 1024
 MOST_BYTES = 90 * 2**20  # as much as the client takes in one answer, nearly; the limits of batches are far below

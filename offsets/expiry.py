@@ -2,9 +2,9 @@
 
 from collections.abc import Container
 from enum import StrEnum
-from typing import NamedTuple
 
 from barnabas.offsets.records import CommittedOffset, GroupOffsets, TopicPartition
+from barnabas.protocol.named_tuple import NamedTuple
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 WARNING_MS_MAX = 86_400_000

@@ -36,7 +36,7 @@ from enum import IntEnum
 from functools import lru_cache
 from struct import Struct
 from struct import error as _struct_error
-from typing import Final, NamedTuple
+from typing import Final
 
 from barnabas.cluster.security.acls import ANONYMOUS
 from barnabas.offsets.records import (
@@ -49,6 +49,7 @@ from barnabas.offsets.records import (
     native_packing,
     positions_layout,
 )
+from barnabas.protocol.named_tuple import NamedTuple
 
 VERSION: Final = 0
 CHANGES: Final = 1  # the kinds

@@ -4,10 +4,10 @@
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from barnabas.offsets.journal import NO_OFFSET, NOT_KNOWN, Cause, Changes, Gap, Row
 from barnabas.offsets.records import NO_TOPIC_ID, TopicPartition
+from barnabas.protocol.named_tuple import NamedTuple
 
 CLOCKS_DIFFER_MS = 1_000  # from broker to broker, and by small corrections
 OPERATION_MS = 1_000  # records of one client and cause that are nearer than this belong to one operation

@@ -1,8 +1,9 @@
 """Where the offset journal is: what its writer asks of the broker."""
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.protocol.record_batch import PlainBatch
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import NamedTuple
 
 from barnabas.coordinators.shard import CoordinatorLog
 from barnabas.offsets import journal as form
@@ -11,6 +10,7 @@ from barnabas.offsets.journal import Cause, Row
 from barnabas.offsets.records import OFFSET_KEY_VERSIONS, OffsetRemovals, decode_change, key_version
 from barnabas.offsets.table import OffsetTable
 from barnabas.protocol.errors import ProtocolError
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.protocol.record_batch import Record, batches
 from barnabas.protocol.record_batch import records as records_of
 from barnabas.protocol.transaction_marker import CONTROL_COMMIT

@@ -7,7 +7,7 @@ uses them through `OffsetShard`.
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, TypeVar
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.append_errors import commit_error
@@ -17,6 +17,7 @@ from barnabas.offsets.manager import Done, Offsets, OffsetShard, OffsetsOfTable,
 from barnabas.offsets.records import OffsetRemovals, TopicPartition
 from barnabas.offsets.table import OffsetTable, partitions_of
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env

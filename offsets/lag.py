@@ -6,11 +6,12 @@ says what that means for the group. What is not known is None, and never 0.
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset
 from barnabas.protocol import uuids
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 
 if TYPE_CHECKING:  # commands need the rows, and not the log
     from barnabas.replication.positions import PositionInLog

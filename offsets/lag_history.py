@@ -7,7 +7,8 @@ holds until the next one.
 
 from array import array
 from collections.abc import Iterator
-from typing import NamedTuple
+
+from barnabas.protocol.named_tuple import NamedTuple
 
 SPAN_MS = 86_400_000
 BYTES_MAX = 16 << 20  # of all groups together

@@ -13,8 +13,9 @@ from itertools import islice
 from struct import Struct
 from struct import error as _struct_error
 from sys import intern
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.protocol.record_batch import NO_HEADERS, SHORT_SIGNED, PlainRecords, start_of_record
 from barnabas.protocol.rows import split
 from barnabas.protocol.varint import encode_unsigned

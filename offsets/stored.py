@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import repeat
 from struct import Struct
 from sys import intern
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from barnabas.offsets.records import (
     NO_TOPIC_ID,
@@ -31,6 +31,7 @@ from barnabas.offsets.records import (
     int32s,
     native_packing,
 )
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.protocol.rows import split
 from barnabas.protocol.varint import encode_signed
 

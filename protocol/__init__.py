@@ -10,6 +10,7 @@ long one, `as_json.py` shows messages to people. `errors.py` lists the error cod
 `record_batch.py`, `batch_records.py` and `compression.py`; `batch_layout.py` says where its fields lie,
 `transaction_marker.py` makes and reads the batch that ends a transaction. `varint.py`, `uuids.py`, `checksum.py`
 (CRC-32C) and `java_hash.py` are small parts of these formats, and `murmur2.py` finds the partition of a key.
+`named_tuple.py` is the base of small values in all packages.
 
 `re2.py` matches clients' regular expressions in linear time and in pieces (`re2_syntax.py` reads them): Python's `re`
 may never end. google-re2 would do it as well, but has no wheel for musl (Alpine), and cannot stop in the middle.

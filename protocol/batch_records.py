@@ -8,10 +8,11 @@ all, are read without a call.
 """
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from barnabas.protocol.compression import Buffer
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.protocol.varint import encode_signed
 
 SMALLEST_RECORD_BYTES: Final = 7

@@ -7,8 +7,8 @@ sends: `pattern = yield from compiled(text)`, then `yield from pattern.matches(n
 """
 
 from collections.abc import Generator
-from typing import NamedTuple
 
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.protocol.re2_syntax import All, Any, Characters, Node, PatternError, Place, parse
 
 __all__ = ["Pattern", "PatternError", "compiled"]

@@ -10,7 +10,8 @@ from bisect import bisect_right
 from collections.abc import Generator
 from enum import Enum
 from functools import lru_cache
-from typing import NamedTuple
+
+from barnabas.protocol.named_tuple import NamedTuple
 
 REPEAT_MAX = 1_000
 DEPTH_MAX = 1_000

@@ -1,11 +1,12 @@
 """The control batch that ends a transaction on a partition."""
 
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_layout import ATTRIBUTES_AT, CODEC_MASK, RECORD_COUNT_AT
 from barnabas.protocol.compression import Buffer
+from barnabas.protocol.named_tuple import NamedTuple
 
 CONTROL_ABORT: Final = 0
 CONTROL_COMMIT: Final = 1

@@ -6,12 +6,13 @@ end. The fetch offset of a follower acknowledges the records below it.
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from barnabas.cluster.lease import LeaseView
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID, MetadataCache
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.replication.fetch_values import (
     CONSUMER,
     FUTURE_REPLICA,

@@ -6,10 +6,10 @@ comes late is known by the object that asked for it.
 
 import logging
 from enum import Enum
-from typing import NamedTuple
 
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import FetchResponse
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.replication.partition import Partition
 from barnabas.replication.truncation import truncation_by_epoch
 

@@ -4,10 +4,9 @@ A request names the partitions that have something new to say: they were added, 
 a request follows the news, not the number of partitions.
 """
 
-from typing import NamedTuple
-
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import FetchRequest, FetchResponse
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.replication.follower import Follower
 
 EPOCH_INITIAL = 0

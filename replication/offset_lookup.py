@@ -1,9 +1,9 @@
 """ListOffsets and the ends of leader epochs: the offset of a time or an epoch (KIP-79, KIP-101)."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.replication.fetch_values import CONSUMER, READ_COMMITTED
 from barnabas.replication.partition import Partition
 from barnabas.runtime.ports import Disk

@@ -7,9 +7,8 @@ Clients before OffsetCommit v10 name no topic id, so a position of an older topi
 leader epoch that the new topic has not reached. But the coordinator removes the offsets of a topic with the topic.
 """
 
-from typing import NamedTuple
-
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.protocol.uuids import ZERO
 from barnabas.replication.partition import Partition
 from barnabas.replication.replica_manager import ReplicaManager

@@ -7,7 +7,8 @@ epochs it cuts to its high watermark, because everything above that may differ.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+
+from barnabas.protocol.named_tuple import NamedTuple
 
 UNDEFINED = -1
 

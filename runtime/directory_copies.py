@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.clock import CLOCK_MS_MAX
 from barnabas.runtime.ports import DISK_FULL, READ_ONLY
 from barnabas.runtime.temporary import LOCK_NAME

@@ -20,8 +20,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime import directory_copies, restoring, temporary
 from barnabas.runtime.clock import MovableClock
 from barnabas.runtime.meeting import Meeting, MeetingError

@@ -9,8 +9,8 @@ another descriptor of the file, and to close that would drop this process's own 
 import os
 import signal
 from collections.abc import Callable
-from typing import NamedTuple
 
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.processes import ProcessHandle, ProcessIdentity, identify
 
 _LOCKS = "/proc/locks"

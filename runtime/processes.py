@@ -7,7 +7,8 @@ processes apart (`identify`), and a handle (pidfd) stays with one process, whate
 import os
 import signal
 from contextlib import suppress
-from typing import NamedTuple
+
+from barnabas.protocol.named_tuple import NamedTuple
 
 
 class ProcessIdentity(NamedTuple):

@@ -21,8 +21,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.directory_copies import TREE_ENDS, files_in, full_segments, link
 from barnabas.runtime.ports import RESTORE_PLAN, RESTORED_PLAN, Disk
 from barnabas.runtime.temporary import LOCK_NAME

@@ -4,8 +4,8 @@ import os
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.tls import TlsError
 
 VERSIONS = {

@@ -14,8 +14,9 @@ supervisor logs and counts an overdue task, and starts it again.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Turns
 

@@ -2,7 +2,6 @@
 
 import zlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from barnabas.protocol.batch_layout import (
     HEADER,
@@ -15,6 +14,7 @@ from barnabas.protocol.batch_layout import (
     PREFIX_BYTES,
 )
 from barnabas.protocol.errors import CorruptBatchError
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.ports import File
 from barnabas.storage.open_files import OpenFiles
 

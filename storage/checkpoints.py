@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import islice, pairwise
-from typing import NamedTuple
 
 from barnabas.protocol import uuids
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.ports import Disk, File, read_file
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"

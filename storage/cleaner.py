@@ -10,11 +10,12 @@ once if somebody cannot wait for it (`_settle`).
 import logging
 from collections.abc import Container, Generator, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_layout import CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from barnabas.protocol.errors import CorruptBatchError
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.protocol.record_batch import Record
 from barnabas.protocol.transaction_marker import marker_of
 from barnabas.runtime.pending import Pending

@@ -9,9 +9,9 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.counted import names_in_a_line
 from barnabas.runtime.ports import NO_ROOM, READ_ONLY, RESTORE_PLAN, RESTORED_PLAN, TOO_MANY_OPEN, Disk
 from barnabas.storage import checkpoints

@@ -5,8 +5,8 @@ or if its disk is not mounted. Its partitions are offline until it is back, or u
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.counted import counted, names_in_a_line
 from barnabas.storage.directory_contents import DataDirectoryError, DirectoryContents, LogFolder
 

@@ -6,7 +6,8 @@ moment before retention takes segments, is no trend.
 
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+
+from barnabas.protocol.named_tuple import NamedTuple
 
 LOOK_MS = 60_000.0
 SPAN_MS = 6 * 3_600_000

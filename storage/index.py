@@ -13,9 +13,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import closing
 from struct import Struct
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import ClassVar, Final, Protocol
 
 from barnabas.protocol.errors import CorruptBatchError
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.ports import Disk, may_pass, read_file
 
 TRANSACTION_ENTRY_BYTES: Final = 34

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import uuids
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import at_once
 from barnabas.runtime.upkeep import Task, Work

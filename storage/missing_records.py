@@ -6,9 +6,9 @@ for that is little: the first bytes of each segment, and the end of each one beh
 
 import logging
 from contextlib import suppress
-from typing import NamedTuple
 
 from barnabas.protocol.errors import CorruptBatchError
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.storage import checkpoints
 from barnabas.storage.batch_headers import WINDOW_BYTES
 from barnabas.storage.log import Log

@@ -5,9 +5,9 @@ refer to.
 import logging
 from asyncio import Transport
 from collections.abc import Callable
-from typing import NamedTuple
 
 from barnabas.protocol.message import Reference
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.ports import TOO_MANY_OPEN, Disk, File, Network
 from barnabas.storage.index import IndexMemory
 

@@ -4,9 +4,9 @@
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 
 BATCHES_REMEMBERED = 5  # a producer may have so many requests in flight, and may send each of them again
 SEQUENCE_MAX = 2**31 - 1

@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Container, Generator, Sequence
 from contextlib import closing, suppress
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_layout import CONTROL
 from barnabas.protocol.errors import CorruptBatchError
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Env
 from barnabas.storage import checkpoints

@@ -6,9 +6,9 @@ disk, or too few replicas, and the second one is taken, the first is out of orde
 """
 
 from collections.abc import Container
-from typing import NamedTuple
 
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.protocol.record_batch import BatchHeader, read_header
 from barnabas.storage.validation import Appendable, AppendResult, Validated
 

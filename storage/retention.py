@@ -9,8 +9,8 @@ names. What comes back lies below the log start then, and not in front of a hole
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.counted import counted
 from barnabas.runtime.turns import Pieces
 from barnabas.storage.log import Log

@@ -4,10 +4,11 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple, overload
+from typing import Final, overload
 
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.ports import Buffer, Clock
 from barnabas.storage.batch_headers import StoredBatch
 from barnabas.storage.index import AbortedTransaction

@@ -12,9 +12,9 @@ import errno
 import logging
 from collections.abc import Generator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from barnabas.protocol.errors import CorruptBatchError
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces
 from barnabas.storage.durability import RecoveryPointCheckpoint, sync_later

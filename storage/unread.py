@@ -6,11 +6,10 @@ offset are read already. So the count is of records that a consumer is given: no
 has taken, and for read_committed none of aborted transactions. Only so many headers are read; offsets bound the rest.
 """
 
-from typing import NamedTuple
-
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_layout import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
 from barnabas.protocol.errors import CorruptBatchError
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.grouped import grouped
 from barnabas.runtime.turns import Pieces
 from barnabas.storage.batch_headers import StoredBatch

@@ -75,6 +75,7 @@ BANNED = {
     "concurrent.": "nothing: one loop, one thread",
     "subprocess.": "nothing: one process",
     "kazoo.": "the coordination port: kazoo has threads of its own",
+    "typing.NamedTuple": "barnabas.protocol.named_tuple, which is quick to define",
 }
 
 BANNED |= dict.fromkeys(
@@ -92,6 +93,7 @@ BANNED |= dict.fromkeys(
 
 # Where a rule does not hold, and why.
 ALLOWED = {
+    ("protocol/named_tuple.py", "typing.NamedTuple"): "what it stands for",
     ("protocol/stubs.py", "pathlib."): "a development tool, run by hand: a broker does not import it",
     ("cluster/tree/tree_file.py", "sqlite3."): "SQLite does its own file access; its twin is a coordination in memory",
     ("cluster/tree/tree_opening.py", "sqlite3."): "SQLite does its own file access",

@@ -4,10 +4,11 @@ A route without a line here is for super users, and for who has the token of `ht
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from barnabas.cluster.security.acls import CLUSTER_NAME, AclOperation, ResourceType
 from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.named_tuple import NamedTuple
 
 Right = tuple[AclOperation, ResourceType, str | None]  # None: on all of the type
 CLUSTER, GROUP, TOPIC = ResourceType.CLUSTER, ResourceType.GROUP, ResourceType.TOPIC

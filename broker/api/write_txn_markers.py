@@ -14,7 +14,7 @@ written into the new one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from barnabas.broker.access import transactions as transactions_access
 from barnabas.broker.requests import Reply, RequestContext, api
@@ -23,6 +23,7 @@ from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.protocol.transaction_marker import CONTROL_ABORT, CONTROL_COMMIT, build_marker
 from barnabas.replication.partition import ALL_IN_SYNC
 from barnabas.runtime.pending import Pending

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.message import Struct
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.protocol.rows import Rows
 from barnabas.protocol.schema import Field, Structure
 

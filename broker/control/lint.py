@@ -6,13 +6,14 @@ error: a test may want just this.
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from barnabas.broker.control.recorder import SIZE_BYTES, Exchange
 from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH, LEAVE_EPOCH
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.batch_layout import HEADER_BYTES, INT64, PRODUCER_ID_AT
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.counted import counted
 
 COMMITS_MIN = 10  # fewer of them say nothing

@@ -7,7 +7,7 @@ of one would be taken for repeated ones of the other.
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import NamedTuple, Self
+from typing import Self
 
 from barnabas.broker.later_numbers import last_producer_id
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
@@ -24,6 +24,7 @@ from barnabas.cluster.tree.port import (
     Operation,
     Set,
 )
+from barnabas.protocol.named_tuple import NamedTuple
 
 
 class Numbers(NamedTuple):

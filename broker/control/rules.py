@@ -8,12 +8,13 @@ meets (its disk, its network, the tree) counts as requests do: a write, a connec
 import random
 from collections.abc import Callable, Collection, Iterator
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 from barnabas.broker.control.errors import OF_REQUEST, may_answer
 from barnabas.broker.control.facts import Facts
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 
 
 class Effect(Enum):

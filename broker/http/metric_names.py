@@ -5,7 +5,7 @@
 
 # ruff: noqa: E501
 
-from typing import NamedTuple
+from barnabas.protocol.named_tuple import NamedTuple
 
 
 class Metric(NamedTuple):

@@ -12,7 +12,7 @@ metric_names.py is the table of all metrics.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from barnabas.broker.access.http import sees_all
 from barnabas.broker.http.metric_names import METRICS, Metric
@@ -23,6 +23,7 @@ from barnabas.broker.throttles import Throttles
 from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.views import STATES, GroupView, view
 from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.build import build_name
 from barnabas.runtime.turns import Pieces
 

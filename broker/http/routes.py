@@ -17,11 +17,12 @@ import importlib
 import json
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from barnabas.broker.http.schemas import Schema
 from barnabas.cluster.security.acls import ANONYMOUS, CLUSTER_NAME, AclOperation, ResourceType
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.pending import Pending
 
 if TYPE_CHECKING:

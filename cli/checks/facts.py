@@ -2,12 +2,13 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from barnabas.cli.open_transactions import Described, Open
 from barnabas.cluster.security.acls import Acl
 from barnabas.coordinators.groups.standstill import STALLED_MS
 from barnabas.offsets.lag import PartitionLag
+from barnabas.protocol.named_tuple import NamedTuple
 
 TOPIC_SOURCE = 1  # of a value that a topic has of its own
 STATIC_SOURCE = 4  # of a value that was set when the broker started

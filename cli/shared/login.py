@@ -4,12 +4,13 @@ import asyncio
 import base64
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.config import jaas
 from barnabas.config.oauth import OAUTHBEARER
 from barnabas.config.sasl import MECHANISMS
+from barnabas.protocol.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from ssl import SSLContext

@@ -5,8 +5,9 @@ import ssl
 import struct
 from enum import IntEnum
 from ssl import SSLContext
-from typing import NamedTuple, cast
+from typing import cast
 
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.network import HostNotFoundError, RealNetwork
 from barnabas.runtime.tls import HandshakeError, TlsSide, TlsTransport

@@ -8,9 +8,9 @@ alter something may describe it, and who may alter settings may describe them.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
-from typing import NamedTuple
 
 from barnabas.config.addresses import is_same
+from barnabas.protocol.named_tuple import NamedTuple
 
 ANONYMOUS = "User:ANONYMOUS"
 EVERYBODY = "User:*"

@@ -10,7 +10,8 @@ import hmac
 import struct
 from collections.abc import Iterator
 from hashlib import sha1
-from typing import NamedTuple
+
+from barnabas.protocol.named_tuple import NamedTuple
 
 MAGIC = b"\xfe\xed\xfe\xed"
 PRIVATE_KEY, TRUSTED = 1, 2

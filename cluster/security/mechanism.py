@@ -1,7 +1,9 @@
 """What SASL mechanisms have in common."""
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from barnabas.protocol.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from barnabas.cluster.security.scram import ScramCredential

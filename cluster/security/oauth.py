@@ -6,10 +6,10 @@ A token that is refused is answered with a JSON that says so, to which the clien
 import json
 import re
 from collections.abc import Callable
-from typing import NamedTuple
 
 from barnabas.cluster.security.mechanism import MESSAGE_BYTES_MAX, AuthenticationError, ServerSide
 from barnabas.config.oauth import OAUTHBEARER
+from barnabas.protocol.named_tuple import NamedTuple
 
 _FIRST = re.compile(rb"n,(?:a=([^\x00,]+))?,\x01((?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01")
 _AUTH = re.compile(r"(\w+) +([-_.a-zA-Z0-9]+)", re.ASCII)

@@ -9,9 +9,9 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable
-from typing import NamedTuple
 
 from barnabas.cluster.security.mechanism import AuthenticationError, ServerSide, TokenCredential, TokenPrincipal
+from barnabas.protocol.named_tuple import NamedTuple
 
 ITERATIONS_MIN, ITERATIONS_MAX, ITERATIONS_DEFAULT = 4096, 16384, 4096
 SALT_BYTES = NONCE_BYTES = 20

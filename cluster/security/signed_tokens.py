@@ -4,12 +4,13 @@ Only brokers that take such tokens import this: PyJWT is the extra `oauth`.
 """
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 from barnabas.cluster.security.mechanism import LoginError
 from barnabas.cluster.security.oauth import Token, TokenError
 from barnabas.cluster.security.unsecured_tokens import milliseconds, scopes, text_of
 from barnabas.config.oauth import TokenRules
+from barnabas.protocol.named_tuple import NamedTuple
 
 EXTRA = "pip install 'barnabas[oauth]'"
 try:

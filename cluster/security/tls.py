@@ -8,7 +8,6 @@ import logging
 import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
 
 from barnabas.cluster.security import key_stores
 from barnabas.cluster.security.distinguished_names import alternative_names_of, end_of, subject_of
@@ -19,6 +18,7 @@ from barnabas.config.sasl import listeners_with_tls, of_listener
 from barnabas.config.settings import ConfigError
 from barnabas.config.tls import TlsSettings, settings_of, zookeeper_settings
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.ports import Disk, Env, read_file, stamp_of
 from barnabas.runtime.tls import TlsError
 from barnabas.runtime.tls_context import Keys, check_handshake, client_context, server_context

@@ -7,13 +7,14 @@ goes on meanwhile. Each change waits for the disk, so it is made in a thread, un
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from barnabas.cluster.tree.change_holder import HELD_MS, ChangeHolder
 from barnabas.cluster.tree.port import SessionExpiredError, WatchEvent
 from barnabas.cluster.tree.tree_file import TreeFile
 from barnabas.cluster.tree.tree_opening import BusyError
 from barnabas.cluster.tree.tree_place import TreePlace
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.ports import Clock
 
 T = TypeVar("T")

@@ -5,11 +5,11 @@ is a conditional write, with a notice for the other brokers.
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from barnabas.cluster.tree import paths, payloads
 from barnabas.cluster.tree.change_notices import write_and_notify
 from barnabas.cluster.tree.port import Coordination, CoordinationError, Create, Operation, Set, get_if_there
+from barnabas.protocol.named_tuple import NamedTuple
 
 CHANGE_TRIES = 10
 Settings = Mapping[str, str]

@@ -7,11 +7,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from types import MappingProxyType
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from urllib.parse import unquote
 
 from barnabas.cluster.tree.paths import encode_name
 from barnabas.protocol import uuids
+from barnabas.protocol.named_tuple import NamedTuple
 
 PRODUCER_ID_BLOCK_SIZE = 1000
 

@@ -19,7 +19,9 @@ What every implementation promises (tests/unit/tree holds them to it):
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from barnabas.protocol.named_tuple import NamedTuple
 
 ANY_VERSION = -1
 

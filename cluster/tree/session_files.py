@@ -17,8 +17,8 @@ import math
 import os
 from contextlib import closing, suppress
 from functools import cache
-from typing import NamedTuple
 
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime import lock_holders
 from barnabas.runtime.ports import DirectoryLock, Disk, read_file
 from barnabas.runtime.processes import ProcessIdentity, identify

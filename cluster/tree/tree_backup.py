@@ -7,7 +7,6 @@ epoch that it had before.
 """
 
 from contextlib import closing
-from typing import NamedTuple
 
 from barnabas.cluster.tree import paths, tree_copy
 from barnabas.cluster.tree.payloads import decode_cluster_id
@@ -16,6 +15,7 @@ from barnabas.cluster.tree.session_files import SessionFiles
 from barnabas.cluster.tree.tree_file import TreeFile
 from barnabas.cluster.tree.tree_opening import BusyError
 from barnabas.cluster.tree.tree_place import TreePlace
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.ports import Env
 from barnabas.storage.directory_contents import BESIDE_THE_TREE
 

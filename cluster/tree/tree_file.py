@@ -17,7 +17,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.operations import check_version, make_above, split
@@ -35,6 +35,7 @@ from barnabas.cluster.tree.port import (
     WatchEvent,
 )
 from barnabas.cluster.tree.tree_opening import WRITE_AHEAD_BYTES, lost, open_as_it_is, open_tree
+from barnabas.protocol.named_tuple import NamedTuple
 
 _COLUMNS = "czxid, mzxid, ctime_ms, mtime_ms, version, creations, owner, num_children"
 _FIND_AT = f"SELECT zxid, name, data, creations, {_COLUMNS} FROM counter LEFT JOIN node ON parent = ? AND name = ?"

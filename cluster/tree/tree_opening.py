@@ -11,10 +11,10 @@ import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
-from typing import NamedTuple
 from urllib.parse import quote
 
 from barnabas.cluster.tree.port import ConnectionLossError
+from barnabas.protocol.named_tuple import NamedTuple
 
 HEADER_BYTES = 100
 WRITE_AHEAD_BYTES = slice(18, 20)  # of the header: 2, 2 says that a -wal may belong to the file, 1, 1 that none does

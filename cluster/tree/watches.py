@@ -7,11 +7,11 @@ and deleted again in between brings none.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from barnabas.cluster.tree.operations import parent_of
 from barnabas.cluster.tree.port import EventType, Watch, WatchEvent
 from barnabas.cluster.tree.tree_file import TreeFile
+from barnabas.protocol.named_tuple import NamedTuple
 
 
 class _Watched(NamedTuple):

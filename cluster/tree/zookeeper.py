@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from barnabas.cluster.tree.operations import split
 from barnabas.cluster.tree.port import (
@@ -50,6 +50,7 @@ from barnabas.cluster.tree.zookeeper_requests import (
     stat_of,
 )
 from barnabas.cluster.tree.zookeeper_settings import ZooKeeperSettings, split_connect
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.now_and_then import NowAndThen
 from barnabas.runtime.ports import Env, Timer
 from barnabas.runtime.upkeep import Task

@@ -13,10 +13,11 @@ from contextlib import suppress
 from enum import Enum
 from functools import partial
 from ssl import SSLContext
-from typing import Any, NamedTuple
+from typing import Any
 
 from barnabas.cluster.tree.zookeeper_login import NoLogin, ZooKeeperLogin
 from barnabas.cluster.tree.zookeeper_settings import ZooKeeperSettings
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.hand_over import HandOver
 from barnabas.runtime.ports import Clock
 from barnabas.runtime.tls import words_for

@@ -1,10 +1,11 @@
 """Where ZooKeeper is, and how to speak with it: what a broker's settings say."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from barnabas.cluster.tree.operations import split
 from barnabas.cluster.tree.port import CoordinationError
 from barnabas.config.sasl import zookeeper_login
+from barnabas.protocol.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from barnabas.protocol.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from barnabas.coordinators.groups.consumer.member import ConsumerMember

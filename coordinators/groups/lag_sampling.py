@@ -7,12 +7,13 @@ read.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.standstill import Standstills, Unread
 from barnabas.offsets.lag_history import LagHistories, Point
 from barnabas.offsets.table import Positions
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import Pieces

@@ -43,7 +43,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.append_errors import commit_error
@@ -54,6 +53,7 @@ from barnabas.coordinators.groups.states import State
 from barnabas.offsets.journal import Cause
 from barnabas.offsets.records import GroupOffsets, OffsetCommits
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.pending import Pending
 
 logger = logging.getLogger("barnabas.groups")

@@ -6,7 +6,8 @@ watched sooner or later, and stays.
 
 from array import array
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from barnabas.protocol.named_tuple import NamedTuple
 
 STALLED_MS = 600_000  # an offset that stands still for so long is a finding, unless another time is asked for
 PARTITIONS_MAX = 80_000  # of all groups together; each takes 32 bytes, and each group about 300

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from barnabas.coordinators.groups.consumer.states import GroupState
 from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE
 from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.states import State
+from barnabas.protocol.named_tuple import NamedTuple
 
 CLASSIC = "classic"
 CONSUMER = "consumer"

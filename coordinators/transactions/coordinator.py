@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from barnabas.cluster.lease import LeaseView
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID, MetadataCache
@@ -29,6 +29,7 @@ from barnabas.coordinators.transactions.shard import TransactionLoader, Transact
 from barnabas.coordinators.transactions.states import ONGOING, PREPARED
 from barnabas.coordinators.transactions.topic_ages import TopicAges
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
 

@@ -10,7 +10,6 @@ decides from the same value, and raises the epoch to the same number.
 """
 
 from collections.abc import Collection
-from typing import NamedTuple
 
 from barnabas.coordinators.transactions.metadata import (
     EXHAUSTED_EPOCH,
@@ -35,6 +34,7 @@ from barnabas.coordinators.transactions.states import (
     TransactionState,
 )
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 
 EPOCH_BUMP_VERSION = 2  # from this transaction version on the epoch grows with each end (KIP-890)
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from barnabas.coordinators.transactions.shard import TransactionShard
 from barnabas.coordinators.transactions.states import ONGOING
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.upkeep import Task
 
 if TYPE_CHECKING:

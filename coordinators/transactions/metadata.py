@@ -1,8 +1,7 @@
 """What the coordinator knows of one transactional id: an immutable value, as its newest committed record says it."""
 
-from typing import NamedTuple
-
 from barnabas.coordinators.transactions.states import EMPTY, TransactionState
+from barnabas.protocol.named_tuple import NamedTuple
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1

@@ -8,7 +8,7 @@ Functions here change the group by records (change.py) and answer, or refuse bef
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from barnabas.coordinators.groups.consumer import target
 from barnabas.coordinators.groups.consumer.change import Change
@@ -32,6 +32,7 @@ from barnabas.coordinators.groups.consumer.topics import (
 )
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from barnabas.coordinators.groups.consumer.states import LEAVE_EPOCH, MemberState
+from barnabas.protocol.named_tuple import NamedTuple
 
 # By topic id: the partitions.
 Partitions = Mapping[bytes, frozenset[int]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from barnabas.coordinators.groups.consumer.member import (
     Assigned,
@@ -24,6 +24,7 @@ from barnabas.offsets.records import OffsetCommits
 from barnabas.protocol import records as stored
 from barnabas.protocol.codec import encoder
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.protocol.record_batch import PlainRecords
 from barnabas.runtime.turns import Pieces
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from barnabas.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from barnabas.protocol.named_tuple import NamedTuple
 
 if TYPE_CHECKING:  # explanation.py, which commands use, needs a name alone
     from barnabas.config.broker import BrokerConfig

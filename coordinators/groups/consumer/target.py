@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from barnabas.coordinators.groups.consumer.assignors import ASSIGNORS, Assignable, AssignableMember
 from barnabas.coordinators.groups.consumer.change import Change
@@ -12,6 +11,7 @@ from barnabas.coordinators.groups.consumer.member import NOTHING, ConsumerMember
 from barnabas.coordinators.groups.consumer.records import Encoded, Kind, Record, ResolvedRegex, TargetEpoch, encoded
 from barnabas.coordinators.groups.consumer.topics import NO_TOPIC_ID, Topics
 from barnabas.protocol.java_hash import in_java_order_by_pieces, java_hash_code, java_hash_of_uuid
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.turns import Pieces, at_once
 
 AT_ONCE_MAX = 2_000  # members, topics that they read, and partitions: more are assigned in pieces

@@ -1,8 +1,8 @@
 """What an assignor is given: members with what they read and have, and how many partitions the topics have."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.turns import Pieces
 
 Partitions = Mapping[bytes, frozenset[int]]

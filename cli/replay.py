@@ -8,6 +8,7 @@ from barnabas.cli.shared.exits import ExitCode, fail, say
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import AsJson, new_app, print_json
 from barnabas.cli.shared.words import shown
+from barnabas.protocol.as_json import error_name
 from barnabas.runtime.counted import counted
 from barnabas.testing.replay import Difference, SessionError, replaying
 
@@ -60,5 +61,10 @@ def _print(each: Difference, as_json: bool) -> None:
         print_json(each._asdict())
         return
     field = f" {each.field}" if each.field else ""
-    what = f"request {each.number} ({each.api} of {each.client_id}):{field} was {each.recorded}, is {each.now}"
+    before, now = (_named(each.field, value) for value in (each.recorded, each.now))
+    what = f"request {each.number} ({each.api} of {each.client_id}):{field} was {before}, is {now}"
     print(shown(what), flush=True)
+
+
+def _named(field: str, value: object) -> object:
+    return error_name(value) if field.endswith("error_code") and isinstance(value, int) else value

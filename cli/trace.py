@@ -13,6 +13,7 @@ from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import AsJson, new_app, print_json
 from barnabas.cli.shared.words import shown
+from barnabas.protocol.as_json import error_names
 from barnabas.runtime.clock import RealClock
 
 app = new_app()
@@ -119,22 +120,8 @@ def _print(rows: Iterator[dict[str, Any]] | list[dict[str, Any]], as_json: bool)
 def _line(row: dict[str, Any]) -> str:
     at = datetime.fromtimestamp(row["time_ms"] / 1000).strftime("%H:%M:%S.%f")[:-3]
     about = ", ".join([*row["groups"], *row["topics"], *row["transactional_ids"]])
-    errors = sorted(set(_errors(row["answer"])) - {0})
-    said = f", error {', '.join(map(str, errors))}" if errors else ""
+    said = "".join(f", {name}" for name in error_names(row["answer"]))
     took = "" if row["answered_ms"] is None else f" in {row['answered_ms'] - row['time_ms']} ms"
     rule = "" if row["rule"] is None else f", by fault {row['rule']}"
     what = f"{row['api']} v{row['version']}" + (f" ({about})" if about else "")
     return f"{at}  broker {row['node_id']}  {row['client_id']}  {what}: {row['fate']}{took}{said}{rule}"
-
-
-def _errors(value: Any) -> Iterator[int]:
-    """All error codes in an answer."""
-    if isinstance(value, dict):
-        for name, field in value.items():
-            if name == "error_code":
-                yield field
-            else:
-                yield from _errors(field)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _errors(each)

@@ -1,14 +1,17 @@
 """Requests and answers as values of JSON, for people and tests: names of fields as in the schemas."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from barnabas.protocol import uuids
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Struct
 from barnabas.protocol.rows import Rows
 
 TEXT_BYTES_MAX = 200  # of bytes that are shown as text
 ITEMS_MAX = 1_000  # of a list that is shown
 UUID_BYTES = 16
+KNOWN = frozenset(map(int, ErrorCode))
 
 
 def as_json(value: Any) -> Any:
@@ -16,6 +19,28 @@ def as_json(value: Any) -> Any:
     if isinstance(value, Struct):
         return {name: _field(name, getattr(value, name)) for name in value._FIELDS}
     return _field("", value)
+
+
+def error_names(value: Any) -> list[str]:
+    """The names of all errors in an answer, once each."""
+    return [error_name(code) for code in dict.fromkeys(_error_codes(value)) if code]
+
+
+def error_name(code: int) -> str:
+    """Kafka's name of an error, or its number if it is of a later Kafka."""
+    return ErrorCode(code).name if code in KNOWN else str(code)
+
+
+def _error_codes(value: Any) -> Iterator[int]:
+    if isinstance(value, dict):
+        for name, field in value.items():
+            if name == "error_code":
+                yield field
+            else:
+                yield from _error_codes(field)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _error_codes(each)
 
 
 def _field(name: str, value: Any) -> Any:

@@ -17,6 +17,9 @@ class Group:
     def __str__(self) -> str:
         return self.name
 
+    def __repr__(self) -> str:
+        return f"<Group {self.name}>"
+
     def describe(self) -> dict[str, Any]:
         """State, generation, members and committed offsets, as the coordinator has them."""
         found: dict[str, Any] = self._kafka.ask("GET", f"/v1/groups/{quoted(self.name)}")

@@ -23,10 +23,12 @@ import warnings
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from barnabas.protocol.as_json import error_names
 from barnabas.runtime.counted import counted
 from barnabas.runtime.parent import call_when_parent_is_gone
 from barnabas.testing import Barnabas, CommandError, Group, Snapshot, Topic
@@ -80,7 +82,8 @@ class Watch:
     def sections(self) -> Iterator[tuple[str, str]]:
         """The last of it, for a report."""
         rows = self.requests()
-        lines = [_line(row) for row in rows[-REQUESTS_SHOWN:]]
+        is_single = len(self.kafka.processes) == 1
+        lines = [_line(row, "" if is_single else f"broker {row['node_id']}, ") for row in rows[-REQUESTS_SHOWN:]]
         yield "Barnabas: " + _of(len(lines), len(rows), "requests of clients"), "\n".join(lines)
         for group, story in self.stories(rows).items():
             told = "\n".join(_told(story))
@@ -118,9 +121,9 @@ def _told(story: dict[str, Any]) -> Iterator[str]:
     for rebalance in story["rebalances"]:
         generations = f"generation {rebalance['from_generation']} -> {rebalance['generation']}"
         members = counted(rebalance["members"], "member")
-        yield f"{rebalance['at_ms']} {generations}, {members}: {rebalance['cause']}; {rebalance['outcome']}"
-        yield from (f"  {event['at_ms']} {event['text']}" for event in rebalance["events"])
-    yield from (f"{event['at_ms']} {event['text']}" for event in story["since_then"])
+        yield f"{_at(rebalance['at_ms'])} {generations}, {members}: {rebalance['cause']}; {rebalance['outcome']}"
+        yield from (f"  {_at(event['at_ms'])} {event['text']}" for event in rebalance["events"])
+    yield from (f"{_at(event['at_ms'])} {event['text']}" for event in story["since_then"])
     yield from (f"advice: {advice['text']}" for advice in story["advice"])
 
 
@@ -128,11 +131,17 @@ def _of(shown: int, there: int, what: str) -> str:
     return f"the last {shown} of {there} {what}" if shown < there else f"{there} {what}"
 
 
-def _line(row: dict[str, Any]) -> str:
+def _line(row: dict[str, Any], where: str) -> str:
     about = " ".join([*row["groups"], *row["topics"], *row["transactional_ids"]])
-    took = "" if row["answered_ms"] is None else f" after {row['answered_ms'] - row['time_ms']} ms"
-    rule = "" if row["rule"] is None else f" by fault {row['rule']}"
-    return f"{row['time_ms']} {row['client_id']}: {row['api']} v{row['version']} {about}: {row['fate']}{took}{rule}"
+    what = f"{row['api']} v{row['version']}" + (f" ({about})" if about else "")
+    took = "" if row["answered_ms"] is None else f" in {row['answered_ms'] - row['time_ms']} ms"
+    errors = "".join(f", {name}" for name in error_names(row["answer"]))
+    rule = "" if row["rule"] is None else f", by fault {row['rule']}"
+    return f"{_at(row['time_ms'])} {where}{row['client_id']}: {what}: {row['fate']}{took}{errors}{rule}"
+
+
+def _at(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000).strftime("%H:%M:%S,%f")[:-3]  # as in the logs beside it
 
 
 WATCHES = pytest.StashKey[list[Watch]]()
@@ -295,7 +304,9 @@ def _check_marker(item: pytest.Item) -> None:
     marker = item.get_closest_marker("barnabas")
     if marker is None:
         return
-    if marker.args or not marker.kwargs.keys() <= OF_MARKER or type(marker.kwargs.get("brokers", 1)) is not int:
+    brokers, settings = marker.kwargs.get("brokers", 1), marker.kwargs.get("config") or {}
+    is_fine = type(brokers) is int and brokers > 0 and isinstance(settings, Mapping)
+    if marker.args or not marker.kwargs.keys() <= OF_MARKER or not is_fine:
         words = [*map(repr, marker.args), *(f"{name}={value!r}" for name, value in marker.kwargs.items())]
         taken = "@pytest.mark.barnabas takes config={…}, fresh=True and brokers=3"
         raise pytest.UsageError(f"{taken}, not {', '.join(words)}")

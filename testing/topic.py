@@ -44,6 +44,9 @@ class Topic:
     def __str__(self) -> str:
         return self.name
 
+    def __repr__(self) -> str:
+        return f"<Topic {self.name}>"
+
     @property
     def partitions(self) -> int:
         """How many it has now. UnknownTopicOrPartitionError: it is not there."""

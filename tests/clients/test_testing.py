@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -1078,7 +1079,7 @@ def test_a_fixture_of_the_session_has_the_address(tmp_path: Path, with_plugin: l
     assert ("4 passed" if chosen == "test_" else "1 passed") in done.stdout
 
 
-@pytest.mark.parametrize("marker", ["broker=3", "3", 'brokers="3"'])
+@pytest.mark.parametrize("marker", ["broker=3", "3", 'brokers="3"', "brokers=0", 'config="a=1"'])
 def test_a_wrong_marker_is_said(tmp_path: Path, with_plugin: list[str], marker: str) -> None:
     """Until 2026-11-30 it meant nothing."""
     text = f"import pytest\n\n@pytest.mark.barnabas({marker})\ndef test_it(barnabas):\n    pass\n"
@@ -1167,6 +1168,8 @@ def test_the_plugin_puts_a_cluster_back(tmp_path: Path, with_plugin: list[str]) 
 
 FAILING = """
 import confluent_kafka
+import pytest
+from kafka.errors import TopicAlreadyExistsError
 
 KEPT = []
 
@@ -1186,6 +1189,8 @@ def test_it(barnabas, barnabas_group, barnabas_topic):
             producer.commit_transaction(30)
     KEPT.append((consumer, producer))
     assert len(barnabas.topic("three").records()) == 0
+    with pytest.raises(TopicAlreadyExistsError):
+        barnabas.topic(barnabas_topic.name, unique=False)
     assert barnabas_group.offsets == {}
 """
 
@@ -1219,12 +1224,14 @@ def test_a_failed_test_shows_what_happened_on_its_broker(tmp_path: Path, with_pl
     done = subprocess.run([*command, "."], capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "requests of clients" in done.stdout
+    line = r"\n[\d:]{8},\d{3} barnabas-testing: CreateTopics v4 \(test_it-\w+\): answered in \d+ ms, TOPIC_ALREADY_E"
+    assert re.search(line, done.stdout), done.stdout
     assert "Fetch v" in done.stdout
     assert "log of broker 0" in done.stdout
     assert "the fault cut for Produce never fired" in done.stdout
     assert "still has 1 member: close its consumers" in done.stdout
     assert "the transaction of tx is still open: commit or abort it" in done.stdout
-    assert "generation 0 -> 1, 1 member: " in done.stdout
+    assert re.search(r"\n\d\d:\d\d:\d\d,\d{3} generation 0 -> 1, 1 member: ", done.stdout)
     (folder,) = (tmp_path / "left").iterdir()
     rows = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
     commits = [row["request"] for row in rows if row["api"] == "OffsetCommit"]
@@ -1409,7 +1416,7 @@ def test_trace_shows_what_was_asked(kafka: Barnabas) -> None:
     command = [sys.executable, "-m", "barnabas", "trace", "--bootstrap", kafka.bootstrap, "--group", group.name]
     shown = subprocess.run([*command, "--kept"], capture_output=True, text=True, timeout=200, check=True).stdout
     assert "OffsetCommit v" in shown
-    assert "error 30, by fault" in shown
+    assert " ms, GROUP_AUTHORIZATION_FAILED, by fault" in shown
     as_json = subprocess.run([*command, "--kept", "--json"], capture_output=True, text=True, timeout=200, check=True)
     rows = [json.loads(line) for line in as_json.stdout.splitlines()]
     assert "OffsetCommit" in {row["api"] for row in rows}

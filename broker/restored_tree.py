@@ -136,12 +136,13 @@ class RestoredTree:
             self._is_known = True
             if mark.reports_since is None:
                 await self._old_settings.note()
-                mark = TreeMark(max(known.mark, mark.number) + 1, max(zxid, copied_zxid), restored_ms=restored_ms)
+                number, since = max(known.mark, mark.number) + 1, max(zxid, copied_zxid)
+                mark = mark._replace(number=number, reports_since=since, restored_ms=restored_ms)
                 await self._mark.write(mark)
             await give_no_number_again(self._coordination, list(logs.values()), known, self._node_id)
             await self._report_as_newer(mark, logs, shared)
             return
-        self._log_manager.take_mark(mark.number)
+        self._log_manager.take_mark(mark.number, mark.durable)
         await give_no_id_of_logs_again(self._coordination, list(logs.values()), self._node_id)
         if not self._log_manager.was_clean:
             self._came_with = {key: end_of(logs[key], is_newer=False) for key in shared}
@@ -173,7 +174,7 @@ class RestoredTree:
         for chunk in chunks([key for key in shared if key > mark.reported_to], PARTITIONS_PER_WRITE):
             mark = mark._replace(reported_to=chunk[-1])
             reported += await self._write({key: end_of(logs[key], is_newer=True) for key in chunk}, shared, mark)
-        await self._mark.write(TreeMark(mark.number, restored_ms=mark.restored_ms))
+        await self._mark.write(TreeMark(mark.number, restored_ms=mark.restored_ms, durable=mark.durable))
         if reported:
             logger.warning(
                 "The tree is a copy that was put back, and older than the logs. What it says of leaders and replicas "

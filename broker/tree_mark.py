@@ -8,6 +8,9 @@ So the mark is counted up with each registration, at once when the controller te
 quiet times: a copy that is older than that is noticed by every broker that has run since. It is written to the tree
 first, and to the disks afterwards: a process that dies between the two does not take its tree for an older one.
 
+The tree says as well which mark was synced to the disks last, at each registration and now and then: disks with less
+are an older copy, also if the machine has lost its power.
+
 Beside it on the disks is what such a copy would give again: leader epochs, and producer ids (`later_numbers.py`). The
 ids are there before they are used, and the epochs are a little behind.
 """
@@ -39,14 +42,15 @@ logger = logging.getLogger("barnabas.broker")
 
 BETWEEN_MS = 50.0  # so long it waits, at least, until it is counted up again
 QUIET_MS = 5_000.0  # how often it is counted up while the controller tells nothing
+SYNC_MS = 60_000.0  # how often it is synced
 
 
 class OwnMark:
     """The mark of this broker.
 
     `is_wanted`: whether there are other replicas, or somebody may put an older tree back while the broker runs.
-    Otherwise it counts when it registers: leader epochs change by that only. `leader_epoch`: the largest one of which
-    it was told in this life.
+    Otherwise it counts when it registers: leader epochs change by that only; and once more when that is synced.
+    `leader_epoch`: the largest one of which it was told in this life.
     """
 
     def __init__(
@@ -70,7 +74,9 @@ class OwnMark:
         self._largest_in_tree = 0  # that may be there: the answer to a write may be lost
         self._producer_id = -1
         self._restored_ms = -1
-        self._counted_ms = -math.inf
+        self._durable = 0
+        self._durable_in_tree = 0
+        self._counted_ms = self._synced_ms = -math.inf
         self._has_news = True
         self._looking: Task[OwnMark] | None = None
 
@@ -92,7 +98,8 @@ class OwnMark:
         if node is None:
             return TreeMark(), 0
         mark = TreeMark.decode(node[0])
-        self._restored_ms = mark.restored_ms
+        self._restored_ms, self._durable_in_tree = mark.restored_ms, mark.durable
+        self._durable = max(self._durable, mark.durable)
         self._largest_in_tree = max(self._largest_in_tree, mark.number)
         return mark, node[1].mzxid
 
@@ -106,18 +113,20 @@ class OwnMark:
         self._largest_in_tree = max(self._largest_in_tree, mark.number)
         await self._coordination.set(self.path, mark.encode())
         self._number, self._restored_ms = max(self._number, mark.number), mark.restored_ms
+        self._durable_in_tree = mark.durable
         for file in self._write_down():
             file.close()
 
     async def count(self) -> None:
-        """Count it up, if that is wanted."""
-        if self._is_wanted():
+        """Count it up, if that is wanted, or the tree does not know yet what is synced."""
+        if self._is_wanted() or self._durable > self._durable_in_tree:
             await self.write(self._next)
 
     @property
     def _next(self) -> TreeMark:
         """A number that the tree has never had: a copy of it may have the last one, also if the disks have not."""
-        return TreeMark(max(self.on_disk, self._largest_in_tree) + 1, restored_ms=self._restored_ms)
+        number = max(self.on_disk, self._largest_in_tree) + 1
+        return TreeMark(number, restored_ms=self._restored_ms, durable=self._durable)
 
     def counting(self) -> list[Operation]:
         """What counts it up as this broker registers; `registered` is to be called afterwards."""
@@ -138,14 +147,17 @@ class OwnMark:
     def _keep(self) -> Pending[None]:
         """Write to the disks what is known. A disk that cannot be written to keeps nobody waiting."""
         kept: Pending[None] = Pending()
+        self._synced_ms = self._clock.monotonic_ms()
+        files, number = self._write_down(), self.on_disk
+        folders = [directory.path for directory in self._log_manager.open_directories]
 
         def synced(error: OSError | None) -> None:
             if error is not None:
                 logger.warning("failed to write the tree mark to a disk: %s", error)
+            elif len(files) == len(folders):
+                self._durable = max(self._durable, number)
             kept.complete(None)
 
-        files = self._write_down()
-        folders = [directory.path for directory in self._log_manager.open_directories]
         self._disk.sync_in_background(files, synced, folders)
         for file in files:
             file.close()
@@ -189,3 +201,5 @@ class OwnMark:
             await self.count()
         except CoordinationError as error:
             logger.debug("failed to count up the tree mark: %s", error)
+        if self._is_wanted() and now_ms >= self._synced_ms + SYNC_MS:
+            self._keep()

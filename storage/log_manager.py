@@ -327,14 +327,18 @@ class LogManager:
         copies = old_copies([directory.contents for directory in self.open_directories], registered)
         self._note_old_copies([directory for directory in self.open_directories if directory.path in copies])
 
-    def take_mark(self, in_tree: int) -> None:
+    def take_mark(self, in_tree: int, durable: int) -> None:
         """The tree has this mark of the broker. A directory with a smaller one is a copy that was made before.
 
-        The mark comes to the tree first, so a kill leaves it a little smaller; and the end of the power more than that.
+        The mark comes to the tree first, so a kill leaves it a little smaller; and the end of the power more than that,
+        but not smaller than what was `durable`.
         """
-        has_logs = [directory for directory in self.open_directories if directory.folders]
-        behind = [d for d in has_logs if 0 < d.contents.tree_knowledge.mark < in_tree - MARKS_IN_FLIGHT]
-        self._note_old_copies([directory for directory in behind if not directory.may_lack_ends])
+
+        def is_behind(directory: LogDirectory) -> bool:
+            killed = 0 if directory.may_lack_ends else in_tree - MARKS_IN_FLIGHT
+            return 0 < directory.contents.tree_knowledge.mark < max(durable, killed)
+
+        self._note_old_copies([each for each in self.open_directories if each.folders and is_behind(each)])
 
     def _note_old_copies(self, found: Sequence[LogDirectory]) -> None:
         new = [directory for directory in found if directory not in self.old_copies]

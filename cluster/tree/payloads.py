@@ -298,12 +298,14 @@ class TreeMark(NamedTuple):
 
     While that is set, the broker is reporting where its logs end, and has done so up to the partition `reported_to`.
     `restored_ms`: when the copy was made for which it has done that last, as the copy says itself (`RestoredTree`).
+    `durable`: a mark that is on the disks, whatever happens to the machine.
     """
 
     number: int = 0
     reports_since: int | None = None
     reported_to: tuple[str, int] = ("", -1)
     restored_ms: int = -1
+    durable: int = 0
 
     def is_behind(self, on_disk: int, copied_ms: int) -> bool:
         """Whether its tree is older than the disks: a later mark is there, or this broker has not started on the copy.
@@ -315,7 +317,7 @@ class TreeMark(NamedTuple):
     def encode(self) -> bytes:
         """Version 1."""
         reports = {"since": self.reports_since, "to": self.reported_to}
-        value: dict[str, Any] = {"version": 1, "mark": self.number, "restored": self.restored_ms}
+        value = {"version": 1, "mark": self.number, "restored": self.restored_ms, "durable": self.durable}
         return _dump(value if self.reports_since is None else value | {"reports": reports})
 
     @classmethod
@@ -325,11 +327,12 @@ class TreeMark(NamedTuple):
         if not data:
             return cls()
         value = _load(data)
+        mark = cls(int(value["mark"]), restored_ms=int(value["restored"]), durable=int(value.get("durable", 0)))
         reports = value.get("reports")
         if reports is None:
-            return cls(int(value["mark"]), restored_ms=int(value["restored"]))
+            return mark
         topic, index = reports["to"]
-        return cls(int(value["mark"]), int(reports["since"]), (str(topic), int(index)), int(value["restored"]))
+        return mark._replace(reports_since=int(reports["since"]), reported_to=(str(topic), int(index)))
 
 
 # /admin/preferred_replica_election, /isr_change_notification/…

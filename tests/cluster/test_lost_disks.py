@@ -27,7 +27,7 @@ def all_in_sync_of(cluster: Any, topic: str) -> None:
 
 @pytest.mark.takes_turns("make_cluster", "what", "how")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
-@pytest.mark.parametrize("what", ["empty", "old copy", "old copy of a killed one"])
+@pytest.mark.parametrize("what", ["empty", "old copy", "old copy of a killed one", "killed, other boot"])
 def test_the_disk_of_the_broker_that_was_the_last_one(
     make_cluster: MakeCluster, tmp_path: Path, how: int, what: str
 ) -> None:
@@ -54,6 +54,8 @@ def test_the_disk_of_the_broker_that_was_the_last_one(
         cluster.words[2] = ["--give-up", str(folder)]
     else:
         shutil.copytree(copy, folder)
+    if "other boot" in what:
+        (folder / ".boot_id").write_text("before the machine started anew")
     cluster.start_all()
     if what != "empty":
         cluster.until_said("an old copy of this broker's data directory", 2)

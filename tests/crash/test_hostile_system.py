@@ -333,3 +333,27 @@ def test_a_topic_of_the_last_moment_before_a_kill_where_the_tree_is_a_link(
     assert client.produce("late", 0, batch([b"1"])).error_code == 0
     process.end(signal.SIGKILL)
     assert Client(start(settings=place).port).values("late", 0) == [b"1"]
+
+
+def test_the_folder_of_a_killed_broker_that_is_put_back_is_told_where_the_tree_is_elsewhere(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    """It was one life behind, and until 2026-12 that was told from the fourth on, and never after a new boot."""
+    settings, data = {"coordination.path": str(tmp_path / "tree")}, tmp_path / "data"
+    for life in ("copied", "newer"):
+        process = start(settings=settings)
+        client = Client(process.port)
+        if life == "copied":
+            assert client.create_topic("t", 1) == 0
+        assert client.produce("t", 0, batch([life.encode()])).error_code == 0
+        time.sleep(0.2)  # the tree hears a moment later what is on the disk
+        process.end(signal.SIGKILL)
+        if life == "copied":
+            shutil.copytree(data, tmp_path / "copy")
+    assert "an old copy" not in process.log.read_text()
+    shutil.rmtree(data)
+    shutil.copytree(tmp_path / "copy", data)
+    (data / ".boot_id").write_text("before the machine started anew")
+    process = start(settings=settings)
+    assert "an old copy of this broker's data directory" in process.log.read_text()
+    assert Client(process.port).values("t", 0) == [b"copied"]

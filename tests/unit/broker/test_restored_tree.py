@@ -1,6 +1,7 @@
 """A broker whose disks are newer than the tree says where its logs end, once for each restored tree."""
 
 import asyncio
+import errno
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from barnabas.broker.later_numbers import (
 )
 from barnabas.broker.old_settings import REST_MS, OldSettings
 from barnabas.broker.restored_tree import RestoredTree
-from barnabas.broker.tree_mark import BETWEEN_MS, QUIET_MS, OwnMark
+from barnabas.broker.tree_mark import BETWEEN_MS, QUIET_MS, SYNC_MS, OwnMark
 from barnabas.cluster import registration
 from barnabas.cluster.leader_and_isr import LeaderAndIsr, LogEnd
 from barnabas.cluster.tree import paths
@@ -235,6 +236,45 @@ def test_what_is_known_survives_a_power_loss(env: SimEnv) -> None:
     world.told = 6
     env.disk.crash("lost")
     assert read_tree_knowledge(env.disk, f"/data/{TREE_MARK}") == TreeKnowledge(1, 5, 1_999)
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_the_tree_hears_which_mark_is_durable(env: SimEnv, is_wanted: bool) -> None:
+    world = World(env)
+    mark = OwnMark(env, world.coordination, ID, world.logs, lambda: is_wanted, lambda: -1)
+
+    def in_tree() -> TreeMark:
+        found: TreeMark = world.run(mark.in_tree())[0]
+        return found
+
+    world.run(world.coordination.multi(mark.counting()))
+    assert in_tree() == TreeMark(1), "it is not on the disks yet"
+    world.run(mark.registered())
+    mark.start()
+    env.clock.advance(1)
+    assert in_tree() == TreeMark(2, durable=1)
+    env.clock.advance(SYNC_MS - 2 * QUIET_MS)
+    assert in_tree().durable == 1
+    env.clock.advance(3 * QUIET_MS)
+    mark.stop()
+    if not is_wanted:
+        assert in_tree() == TreeMark(2, durable=1)
+        return
+    now = in_tree()
+    assert 1 < now.durable < now.number
+    env.disk.crash("lost")
+    assert read_tree_knowledge(env.disk, f"/data/{TREE_MARK}").mark == now.durable
+    world.run(world.parts()[0].write(now._replace(number=90)))
+    assert in_tree().durable == now.durable
+
+
+def test_a_mark_that_a_disk_refuses_is_not_durable(env: SimEnv) -> None:
+    world = World(env)
+    world.run(world.mark.count())
+    env.disk.fail("sync", f"/data/{TREE_MARK}", OSError(errno.EIO, "simulated"))
+    world.run(ended(world.mark.given(1_999)))
+    world.run(world.mark.count())
+    assert world.run(world.mark.in_tree())[0].durable == 0
 
 
 @pytest.mark.parametrize(

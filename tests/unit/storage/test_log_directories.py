@@ -4,6 +4,7 @@ import errno
 
 import pytest
 from barnabas.protocol.errors import ErrorCode
+from barnabas.storage.checkpoints import TREE_MARK, TreeKnowledge, write_tree_knowledge
 from barnabas.storage.directory_contents import DataDirectoryError
 
 
@@ -259,6 +260,25 @@ def test_a_directory_of_an_earlier_life_is_an_old_copy_and_its_logs_count_as_los
     assert manager.may_lack_records
     manager.shutdown()
     assert text(disks, "/a/.kafka_cleanshutdown") == '{"version":0,"brokerEpoch":5}', "it was not registered since"
+
+
+@pytest.mark.parametrize(
+    ("boot", "copies"),
+    [("same", {0: False, 4: True, 6: True, 7: False}), ("other", {0: False, 4: True, 5: False, 6: False})],
+)
+def test_a_directory_whose_mark_is_smaller_than_one_that_was_durable_is_an_old_copy(disks, boot, copies):
+    """Until 2026-12 the directory of a killed broker counted as whole but for its end after a start of the machine."""
+    disks.open()
+    disks.manager.write_boot_ids()
+    disks.fill(disks.log("t"), 1)
+    for number, is_copy in copies.items():
+        disks.disk.crash("kept")
+        write_tree_knowledge(disks.disk, f"/a/{TREE_MARK}", TreeKnowledge(number)).close()
+        if boot == "other":
+            write(disks, "/a/.boot_id", "another")
+        manager = disks.open()
+        manager.take_mark(10, 5)
+        assert bool(manager.old_copies) is is_copy, number
 
 
 @pytest.mark.parametrize("marker", ["", "{}", "damaged", "7", '{"version":0,"brokerEpoch":-1}'])

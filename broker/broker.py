@@ -304,7 +304,8 @@ class Broker:
         await self.log_manager.load()
         self.log_manager.take_epoch(registered_epoch)
         used_ms = max((contents.used_ms for contents in self.log_manager.contents), default=-1)
-        before_registering.say_if_the_clock_is_odd(env.clock, self.config, used_ms)
+        if before_registering.say_if_the_clock_is_odd(env.clock, self.config, used_ms):
+            self.group_coordinator.kafka_offsets.doubt_the_clock()
         adoption.say_strays(plan.strays)
         self.log_manager.set_aside(plan.strays)  # after the recovery, which a signal may interrupt
         await in_tree(lambda: before_registering.say_what_is_missing(tree, self.log_manager, node_id))

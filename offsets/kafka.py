@@ -29,6 +29,7 @@ logger = logging.getLogger("barnabas.offsets")
 REMOVALS_AT_ONCE: Final = 1_000  # tombstones in one batch
 WARNINGS_MAX = 100  # groups that the log names in one look at all of them
 CLOCK_JUMP_MS: Final = 3_600_000.0  # more than summer time, or a small correction
+ODD_CLOCK_MS: Final = 24 * 3_600_000.0  # so long no offset expires by a clock that may be wrong
 
 S = TypeVar("S", bound=OffsetShard)
 
@@ -69,6 +70,10 @@ class KafkaOffsetManager:
         self.expiry = self._env.upkeep.every(
             "offset expiry", lambda: self._config.offsets_retention_check_interval_ms, self._all_groups, self._clean
         )
+
+    def doubt_the_clock(self) -> None:
+        """The wall clock may be wrong: no offset expires by it for a day."""
+        self._expires_from_ms = self._env.clock.monotonic_ms() + ODD_CLOCK_MS
 
     def shutdown(self) -> None:
         if self.expiry is not None:
@@ -188,22 +193,21 @@ class KafkaOffsetManager:
             logger.warning("committed offsets of %s expire soon", counted(self._warnings - WARNINGS_MAX, "more group"))
 
     def _waits_after_a_jump(self) -> bool:
-        """Whether the wall clock was set forward since the last check: a wrong one must not expire everything at once.
+        """Whether the wall clock was set forward not long ago: a wrong one must not expire everything at once.
 
-        It may be right now: it was wrong before, or the machine was asleep. So offsets expire at the next check.
+        It may be right now: it was wrong before, or the machine was asleep. So offsets expire when there was time to
+        set it right.
         """
         clock = self._env.clock
         now_ms = clock.monotonic_ms()
         ahead_ms = clock.now_ms() - clock.moved_ms - now_ms
         jump_ms, self._ahead_ms = ahead_ms - self._ahead_ms, ahead_ms
         if jump_ms > CLOCK_JUMP_MS:
-            wait_ms = self._config.offsets_retention_check_interval_ms
-            self._expires_from_ms = now_ms + wait_ms
+            self.doubt_the_clock()
             logger.error(
-                "The wall clock of this machine has jumped forward by %.1f hours. Committed offsets and old records "
-                "expire by this clock: if it is wrong, set it right within %.0f minutes, because offsets wait so long",
-                jump_ms / 3_600_000,
-                wait_ms / 60_000,
+                "The wall clock of this machine has jumped forward by %.1f hours. Old records expire by this clock, "
+                "and committed offsets in %.0f hours: if it is wrong, set it right before",
+                *(jump_ms / 3_600_000, ODD_CLOCK_MS / 3_600_000),
             )
         return now_ms < self._expires_from_ms
 

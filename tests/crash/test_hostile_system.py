@@ -14,13 +14,15 @@ import forked
 import pytest
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.embedded import EmbeddedCoordination
+from barnabas.protocol import messages
+from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, build
 from barnabas.runtime.env import real
 from broker_process import Client, Process, batch
 from kill_rounds import Options, Rounds
 from ports import free_port
-from waiting import until_said
+from waiting import until, until_said
 
 
 def test_nothing_acknowledged_is_lost_or_there_twice_after_a_kill(tmp_path: Path) -> None:
@@ -154,6 +156,29 @@ def test_a_start_with_an_odd_wall_clock_says_so(
     process.end()
     assert process.log.read_text().count("By the wall clock of this machine") == (said is not None)
     assert said is None or said in process.log.read_text()
+
+
+@pytest.mark.parametrize(("days", "stays"), [(30, True), (3, False)])
+def test_offsets_do_not_expire_by_a_clock_that_may_be_wrong(
+    start: Callable[..., Process], tmp_path: Path, days: int, stays: bool
+) -> None:
+    process = start()
+    client = Client(process.port)
+    assert client.create_topic("t", 1) == 0
+    make = messages.OffsetCommitRequest
+    row = make.OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
+    topics = [make.OffsetCommitRequestTopic(name="t", partitions=[row])]
+    request = make(group_id="g", generation_id_or_member_epoch=-1, retention_time_ms=1, topics=topics)
+    assert client.ask(ApiKey.OFFSET_COMMIT, 2, request).topics[0].partitions[0].error_code == 0
+    process.end()
+    then_s = time.time() - days * 86_400
+    os.utime(tmp_path / "data" / "replication-offset-checkpoint", (then_s, then_s))
+    client = Client(start(settings={"offsets.retention.check.interval.ms": "50"}).port)
+    if stays:
+        time.sleep(0.5)
+        assert client.committed("g", "t", 0) == (0, 7)
+    else:
+        until(lambda: client.committed("g", "t", 0) == (0, -1))
 
 
 def test_indexes_that_are_removed_from_under_a_running_broker_are_made_again(

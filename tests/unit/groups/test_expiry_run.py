@@ -131,8 +131,21 @@ def test_a_wall_clock_that_jumps_expires_nothing_at_once(caplog: pytest.LogCaptu
     world.clock.advance(5 * MINUTE)
     assert world.fetch("g") == {("t", 0): 1}
     world.clock.step_wall_clock(365 * 24 * 60 * MINUTE)
-    world.clock.advance(3 * MINUTE)
+    world.clock.advance(23 * 60 * MINUTE)
+    assert world.fetch("g") == {("t", 0): 1}
+    world.clock.advance(61 * MINUTE)
     assert world.fetch("g") == {}, "it stays so"
+
+
+def test_a_start_with_a_clock_that_may_be_wrong_expires_nothing_for_a_day() -> None:
+    """Until 2026-12 all went at the first check, ten minutes after the start had said so."""
+    world = make_world()
+    world.commit("g", {("t", 0): 1})
+    world.coordinator.kafka_offsets.doubt_the_clock()
+    world.clock.advance(23 * 60 * MINUTE)
+    assert world.fetch("g") == {("t", 0): 1}
+    world.clock.advance(61 * MINUTE)
+    assert world.fetch("g") == {}
 
 
 def test_offsets_that_were_loaded_expire_as_if_there_had_been_no_restart() -> None:

@@ -8,15 +8,17 @@
         with kafka.fail("OffsetCommit", error="REBALANCE_IN_PROGRESS", times=2):
             ...                                          # what is tested, with its own client at kafka.bootstrap
 
-`barnabas.py` is the brokers and what they are commanded, `process.py` their processes, `control.py` the way to the HTTP
-API, `wire.py` that to records, `kept.py` the connections of both, which stay open. `topic.py`, `group.py`, `clock.py`
-are what a test asks of a topic, of a group and of time, `snapshot.py` copies of their data, `replay.py` sends again
-what clients have asked, `kafka_python.py` imports kafka-python, `watcher.py` ends brokers whose test was killed,
-`plugin.py` has the fixtures for pytest. It needs nothing beside Barnabas itself, and works without pytest.
+`barnabas.py` is the brokers and what they are commanded, `fault.py` the faults among that, `process.py` their
+processes, `control.py` the way to the HTTP API, `wire.py` that to records, `kept.py` the connections of both, which
+stay open. `topic.py`, `group.py`, `clock.py` are what a test asks of a topic, of a group and of time, `snapshot.py`
+copies of their data, `replay.py` sends again what clients have asked, `kafka_python.py` imports kafka-python,
+`watcher.py` ends brokers whose test was killed, `plugin.py` has the fixtures for pytest. It needs nothing beside
+Barnabas itself, and works without pytest.
 """
 
-from barnabas.testing.barnabas import Barnabas, Fault
+from barnabas.testing.barnabas import Barnabas
 from barnabas.testing.control import CommandError, WaitTimeoutError
+from barnabas.testing.fault import Fault
 from barnabas.testing.group import Group
 from barnabas.testing.process import StartError
 from barnabas.testing.replay import Difference, SessionError

@@ -8,7 +8,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +18,7 @@ from barnabas.runtime import directory_copies, temporary
 from barnabas.runtime.counted import counted
 from barnabas.testing import control
 from barnabas.testing.clock import Clock
+from barnabas.testing.fault import Fault
 from barnabas.testing.group import Group
 from barnabas.testing.kafka_python import kafka_python
 from barnabas.testing.process import BrokerProcess, Settings, StartError, texts_of
@@ -35,49 +36,6 @@ ABORTED_EVERY_S = 0.05
 NEVER = 2**53  # a number that no request has
 
 
-class Fault:
-    """A rule that holds until `remove`, or until its `with` block ends."""
-
-    def __init__(self, kafka: "Barnabas", numbers: dict[int, int]) -> None:
-        self._kafka = kafka
-        self._numbers = numbers  # node id -> number of the rule there
-        self._fired = 0
-
-    @property
-    def fired(self) -> int:
-        """How often it fired so far, on all brokers."""
-        if not self._numbers:
-            return self._fired
-        rules = {
-            (node_id, rule["id"]): rule["fired"]
-            for node_id in self._numbers
-            for rule in self._kafka.ask("GET", "/v1/control/rules", node_id=node_id)["rules"]
-        }
-        return sum(rules.get(place, 0) for place in self._numbers.items())
-
-    def wait_fired(self, times: int = 1, timeout: float = 10.0) -> None:
-        """Wait until it has fired so often. WaitTimeoutError says how often it did."""
-
-        def told() -> str:
-            return f"the fault has fired {self.fired} times, and {times} were waited for"
-
-        control.wait(lambda: self.fired >= times, told, timeout)
-
-    def remove(self) -> None:
-        """It holds no longer. Nothing happens if it was removed already."""
-        numbers, self._numbers = self._numbers, {}
-        for node_id, number in numbers.items():
-            with suppress(control.CommandError, OSError):  # the broker was started again, or does not run
-                removed = self._kafka.ask("DELETE", f"/v1/control/rules/{number}", node_id=node_id)
-                self._fired += removed["fired"]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
-
-
 class Barnabas:
     """Brokers of a test, on free ports of 127.0.0.1, with the profile `ci`: nothing is left when they end.
 
@@ -86,7 +44,7 @@ class Barnabas:
     """
 
     def __init__(self, brokers: int = 1, config: Settings | None = None, *, snapshot: Snapshot | None = None) -> None:
-        if brokers < 1:
+        if control.whole(brokers, "brokers") < 1:
             raise ValueError(f"brokers is at least 1, not {brokers}")
         self.folder = Path(temporary.path_for(uuid.uuid4().hex))
         self._config = settings = texts_of(config)
@@ -209,7 +167,12 @@ class Barnabas:
     @property
     def bootstrap(self) -> str:
         """The address for clients: host:port, of several brokers with commas between."""
+        self.check_started()
         return ",".join(process.host_and_port for process in self.processes.values())
+
+    def __repr__(self) -> str:
+        state = "not started" if self._lock is None else self.bootstrap
+        return f"<Barnabas {state}>"
 
     @property
     def cluster_id(self) -> str:
@@ -222,25 +185,27 @@ class Barnabas:
         return [node_id for node_id, process in self.processes.items() if process.answers]
 
     def _process(self, node_id: int) -> BrokerProcess:
-        """One of them. IndexError: there is none of this number."""
+        """One of them. IndexError: there is none of this number; RuntimeError: they are not started."""
         if node_id not in self.processes:
             raise IndexError(f"there is no broker {node_id!r}, only {', '.join(map(str, self.processes))}")
+        self.check_started()
         return self.processes[node_id]
 
     def _best_first(self) -> list[int]:
         """Those that run; those that may not know how things are come last."""
         return sorted(self.running, key=self._may_be_behind.__contains__)
 
-    def _check_started(self) -> None:
+    def check_started(self) -> None:
+        """RuntimeError: they are not, or are stopped."""
         if self._lock is None:
             raise RuntimeError("these brokers are not started, or stopped: use a `with` block, or call start()")
 
     def _addresses(self) -> dict[int, str]:
-        self._check_started()
+        self.check_started()
         return {node_id: self.processes[node_id].host_and_port for node_id in self._best_first()}
 
     def _count_partitions(self, topic: str) -> int:
-        self._check_started()
+        self.check_started()
         return len(newest_partitions(self, topic))
 
     def log(self, node_id: int = 0) -> str:
@@ -259,7 +224,7 @@ class Barnabas:
         """A request to the HTTP API of a broker; without `node_id`, of any that runs and knows how things are."""
         asked = self._best_first() if node_id is None else [node_id]
         if not asked:
-            self._check_started()
+            self.check_started()
             raise RuntimeError("no broker runs")
         return self._http.ask(self._process(asked[0]).http, method, path, query, body)
 
@@ -349,6 +314,7 @@ class Barnabas:
 
     def rule(self, *, node_id: int | None = None, **fields: Any) -> Fault:
         """A fault with the fields of `POST /v1/control/rules`, on one broker, or on every one that runs."""
+        self.check_started()
         body = {name: str(value) if isinstance(value, Topic | Group) else value for name, value in fields.items()}
         body = {name: value for name, value in body.items() if value is not None}
         if node_id is not None and fields.get("effect") in ("isolated", "tree_unreachable"):
@@ -374,6 +340,7 @@ class Barnabas:
         The last 5,000 of each broker are kept. `since`: of each broker only those from this `number` on.
         `frames`: with the bytes of each request, for `replay`; SessionError if some since then are no longer kept.
         """
+        self.check_started()
         query = {"api": api, "client": client, "group": group, "topic": topic, "frames": "true" if frames else None}
         texts = {name: str(value) for name, value in query.items() if value is not None}
         found: list[dict[str, Any]] = []
@@ -418,6 +385,7 @@ class Barnabas:
 
     def lint(self, client: str | None = None) -> list[dict[str, Any]]:
         """What clients could do better, by the requests that are kept: `rule`, `client_id`, `message`, `setting`."""
+        self.check_started()
         query = {} if client is None else {"client": client}
         return [
             {**row, "node_id": node_id}
@@ -466,6 +434,7 @@ class Barnabas:
         They do it in their processes, at the same moment. If one does not run, all are stopped for it, and started.
         CommandError: their tree is in ZooKeeper, which nobody puts back.
         """
+        self.check_started()
         if "zookeeper.connect" in self._config:
             raise control.CommandError("SNAPSHOT_FAILED", "the tree is in ZooKeeper, which nobody puts back")
         self._snapshots += 1
@@ -483,6 +452,7 @@ class Barnabas:
         Returns the number of the next request of each broker, as `requests(since=…)` takes it.
         CommandError: that cannot be, and nothing has changed.
         """
+        self.check_started()
         self.wire.forget_producers()
         if self._all_answer:
             next_requests = self._tell_all("/v1/control/restore", mark, ends_faults=ends_faults)
@@ -583,6 +553,7 @@ class Barnabas:
 
     def leader_of(self, topic: Topic | str, partition: int) -> int | None:
         """The broker that leads a partition; None: nobody does. IndexError: the topic has fewer partitions."""
+        self.check_started()
         rows = newest_partitions(self, str(topic))
         if not rows:
             raise control.CommandError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name, f"there is no topic {topic}")

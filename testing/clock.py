@@ -53,6 +53,7 @@ class Clock:
         self.ahead_ms = int(self._kafka.ask("GET", PATH)["moved_ms"])
 
     def _all(self, body: dict[str, Any]) -> None:
+        self._kafka.check_started()
         running = self._kafka.running
 
         def tell(node_id: int) -> None:

@@ -34,6 +34,9 @@ class Brokers(Protocol):
 
     wire: Wire
 
+    def check_started(self) -> None:
+        """RuntimeError: they are not, or are stopped."""
+
     @property
     def running(self) -> list[int]:
         """The node ids of those that run."""

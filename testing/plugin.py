@@ -58,7 +58,7 @@ class Watch:
 
     def requests(self) -> list[dict[str, Any]]:
         """What clients have asked since the test began; less if a broker does not answer."""
-        with suppress(OSError, CommandError):
+        with suppress(OSError, RuntimeError, CommandError):  # the test has stopped it, perhaps
             return self.kafka.requests(since=self._next)
         return []
 

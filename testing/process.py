@@ -17,7 +17,9 @@ ERROR_BEGINS = '{"error":'  # the last line of a start with --json that fails
 
 
 def texts_of(settings: Settings | None) -> dict[str, str]:
-    """As Kafka writes them: `true`, not True."""
+    """As Kafka writes them: `true`, not True. TypeError: they are no dict."""
+    if not isinstance(settings, Mapping | None):
+        raise TypeError(f"settings are a dict, as {{'num.partitions': '3'}}, not {type(settings).__name__}")
     texts = {name: str(value) for name, value in (settings or {}).items()}
     return {name: text.lower() if text in ("True", "False") else text for name, text in texts.items()}
 

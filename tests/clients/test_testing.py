@@ -864,6 +864,15 @@ def test_what_a_test_gets_wrong_is_said_at_once(kafka: Barnabas) -> None:
     assert topic.values() == []
     other = Barnabas()
     for ask in (
+        lambda: other.bootstrap,
+        lambda: other.fail("Fetch", error="NOT_LEADER_OR_FOLLOWER"),
+        lambda: other.clock.advance(days=1),
+        lambda: other.leader_of("orders", 0),
+        other.requests,
+        other.lint,
+        other.snapshot,
+        other.kill,
+        other.restart,
         lambda: other.topic("orders"),
         lambda: topic_of(other).produce(["a"]),
         lambda: other.group("g").offsets,
@@ -881,6 +890,10 @@ def test_why_a_broker_does_not_start_is_said() -> None:
         Barnabas(config={"num.partitions": "x"}).start()
     with pytest.raises(ValueError, match="brokers is at least 1"):
         Barnabas(brokers=0)
+    with pytest.raises(TypeError, match="brokers is an int, not str"):
+        Barnabas(brokers="3")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"settings are a dict, as .*, not list"):
+        Barnabas(config=["num.partitions=3"])  # type: ignore[arg-type]
 
 
 def test_a_folder_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,10 +233,10 @@ def _invalid(message: str) -> HttpError:
     return HttpError(400, "INVALID_RULE", message)
 
 
-def _api_of(name: str) -> ApiKey:
+def _api_of(name: str, refusal: str = "INVALID_RULE") -> ApiKey:
     key = PLAIN_NAMES.get(name.replace("_", "").lower())
     if key is None:
-        raise _invalid(f"there is no API {name!r} here. It is one of {', '.join(sorted(APIS))}.")
+        raise HttpError(400, refusal, f"there is no API {name!r} here. It is one of {', '.join(sorted(APIS))}.")
     return key
 
 
@@ -302,7 +302,7 @@ def list_requests(services: Services, request: HttpRequest) -> HttpAnswer:
 
 def found_exchanges(recorder: Recorder, query: dict[str, Any]) -> list[Exchange]:
     """Those that these parameters let through."""
-    key = None if query["api"] is None else _api_of(query["api"])
+    key = None if query["api"] is None else _api_of(query["api"], "INVALID_QUERY")
 
     def fits(facts: Facts) -> bool:
         return (

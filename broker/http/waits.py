@@ -221,6 +221,8 @@ def _lag(services: Services, committed: GroupOffsets) -> Pieces[int | None]:
         end = ends.get((row.topic, row.partition))
         if row.read_uncommitted is not None:
             unread += row.read_uncommitted.records
+        elif row.high_watermark is not None:  # it is behind the end, or of a log that is gone
+            unread += max(row.high_watermark - row.offset, 0)
         elif end is not None:
             unread += max(end - row.offset, 0)
         else:

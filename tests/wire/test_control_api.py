@@ -597,6 +597,20 @@ def test_a_wait_for_a_group_begins_before_any_group_was_used(make_world: type[An
     world.env.run(world.broker.stop())
 
 
+def test_an_api_that_is_not_there_is_a_wrong_query_where_it_is_asked_for(world: World) -> None:
+    """Until 2026-12-01 it was INVALID_RULE, of which there was none."""
+    for path in ("requests?api=nosuch", "requests/wait?api=nosuch"):
+        error = command(world, "GET", path, status=400)["error"]
+        assert (error["name"], "there is no API 'nosuch' here" in error["message"]) == ("INVALID_QUERY", True)
+
+
+def test_who_has_committed_behind_the_end_of_a_log_lags_by_nothing(world: World) -> None:
+    """Until 2026-12-01 its lag was not known where this broker led the partition, and 0 where another did."""
+    commit(world, "billing", "orders")
+    assert command(world, "GET", "topics/orders/wait?records_at_most=0")["records"] == 0
+    assert command(world, "GET", "groups/billing/wait?lag=0&timeout_ms=200")["lag"] == 0
+
+
 def test_a_wait_that_is_over_says_what_was_seen_last(world: World) -> None:
     commit(world, "billing", "orders")
     error = command(world, "GET", "groups/billing/wait?members=2&timeout_ms=200", status=408)["error"]

@@ -59,12 +59,7 @@ def first_fixture() -> Iterator[tuple[Barnabas, Timed]]:
     """A broker and the snapshot that it is put back to, as the fixture `barnabas` has it."""
     for _ in range(ROUNDS):
         kafka = Barnabas()
-
-        def begin(kafka: Barnabas = kafka) -> None:
-            kafka.start()
-            kafka.snapshot()
-
-        yield kafka, begin
+        yield kafka, kafka.start_with_snapshot
         kafka.stop()
 
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from barnabas.cli.shared.exits import say
 from barnabas.config.listeners import url_of
@@ -13,6 +13,7 @@ from barnabas.runtime.turns import ended
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
+    from barnabas.broker.control.gate import ControlledGate
     from barnabas.cli.start import Order
 
 TRIES_BEFORE_SAID = 4  # one takes half a second or a second; on a busy machine the first may be too short
@@ -70,9 +71,19 @@ def print_line(broker: "Broker", data: str, order: "Order") -> None:
             "temporary": is_temporary,
             "pid": os.getpid(),
         }
-        print(json.dumps(ready if order.security is None else ready | {"security": order.security}))
+        if order.security is not None:
+            ready["security"] = order.security
+        if order.config.control_start_snapshot is not None:
+            ready["snapshot"] = _snapshot(broker, order.config.control_start_snapshot)
+        print(json.dumps(ready))
         return
     where = f"data in {data}" + (", removed at the end" if is_temporary else "")
     who = f"node {broker.node_id}, cluster {broker.cluster_id}, {where}"
     http = f", HTTP API at {url_of(broker.http.address)}" if broker.http.address else ""
     print(f"Barnabas serves at {broker.addresses.bootstrap}{http} ({who}). Ctrl-C stops it.")
+
+
+def _snapshot(broker: "Broker", folder: str) -> dict[str, object]:
+    """As the answer to /v1/control/snapshots has it."""
+    gate = cast("ControlledGate", broker.request_gate)
+    return {"folder": os.path.abspath(folder), "next_request": gate.recorder.next_number}

@@ -135,12 +135,24 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
         parent if (profile.exit_with_parent if said.exit_with_parent is None else said.exit_with_parent) else None,
         security,
     )
+    _check_snapshot(settings.config, said.brokers)
     first, *others = order.directories
     if said.brokers is not None or (not others and env.disk.exists(f"{first}/{CLUSTER_FILE}")):
         return _run_cluster(env, said, {**profile.settings, **given}, settings, order, log)
     if said.restart:
         fail("--restart goes with --brokers.", ExitCode.NOT_VALID)
     return _run(env, order)
+
+
+def _check_snapshot(config: "BrokerConfig", brokers: int | None) -> None:
+    """Failure if control.start.snapshot is not for these brokers."""
+    if config.control_start_snapshot is None:
+        return
+    if not config.control_enable:
+        fail("control.start.snapshot is for tests: say --profile ci, or control.enable=true.", ExitCode.NOT_VALID)
+    if brokers is not None or config.coordination_path or config.zookeeper_connect:
+        why = "is for one broker whose tree is in its data: of others, take a snapshot when all serve"
+        fail(f"control.start.snapshot {why} (/v1/control/snapshots).", ExitCode.NOT_VALID)
 
 
 def _run_cluster(
@@ -516,12 +528,22 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
         raise
     if lives is not None and lives.number > 1:
         await lives.serves()
-        return await _end_life(broker, stop, lives)
-    if order.offsets_topic_first and not await ready.is_made_unless_stopped(broker, OFFSETS_TOPIC, stop):
+    elif order.offsets_topic_first and not await ready.is_made_unless_stopped(broker, OFFSETS_TOPIC, stop):
         await broker.stop()
         return ExitCode.DONE
+    snapshot = order.config.control_start_snapshot
+    told_life = 1 if snapshot is None else 2  # the one that whoever has started this process hears of
+    if lives is not None and lives.number != told_life:
+        if snapshot is not None and lives.number < told_life:
+            await _begin_snapshot(broker, snapshot)
+        return await _end_life(broker, stop, lives)
+    if lives is not None and lives.failure:
+        await broker.stop()
+        fail(f"control.start.snapshot: {lives.failure}.")
     ready.print_line(broker, data, order)
     collect_seldom()
+    if lives is not None:
+        broker.http.load_soon()
     if order.temporary_directory is not None:
         temporary.remove_abandoned(order.temporary_directory)
     return await _end_life(broker, stop, lives)
@@ -545,6 +567,18 @@ async def _finish_restores(env: "Env", order: Order) -> None:
                     continue
                 except OSError as error:
                     fail(f"{error.filename or directory}: {error.strerror}.")
+
+
+async def _begin_snapshot(broker: "Broker", folder: str) -> None:
+    """Let this life end for a snapshot of what the broker begins with. Failure: there can be none."""
+    from barnabas.broker.control import snapshots
+    from barnabas.runtime.lives import SnapshotError
+
+    try:
+        snapshots.take(broker, os.path.abspath(folder))
+    except SnapshotError as error:
+        await broker.stop()
+        fail(f"control.start.snapshot: {error}.", ExitCode.NOT_VALID)
 
 
 async def _end_life(broker: "Broker", stop: asyncio.Event, lives: "Lives | None") -> int | None:

@@ -23,6 +23,7 @@ class BrokerAttributes:
     connections_max_reauth_ms: int
     control_clock_ahead_ms: int
     control_enable: bool
+    control_start_snapshot: str | None
     control_sync_enable: bool
     controlled_shutdown_enable: bool
     controlled_shutdown_max_retries: int

@@ -177,6 +177,11 @@ class Lives:
         """Whether this life ends, and another one follows."""
         return self._is_wanted.is_set()
 
+    @property
+    def failure(self) -> str:
+        """Why what was commanded between the last two lives was not done; empty if it was."""
+        return self._outcome.error
+
     # ------------------------------------------------------------------ the process's side
 
     def begin(self) -> None:

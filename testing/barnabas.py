@@ -68,6 +68,24 @@ class Barnabas:
 
     def start(self) -> Self:
         """Start all brokers, and return when they serve. StartError says why they do not; RuntimeError: they run."""
+        self._start(None)
+        return self
+
+    def start_with_snapshot(self) -> Snapshot:
+        """Start all brokers, and note what they begin with. For one, it takes less time than `start` and `snapshot`."""
+        if self._is_single and not self._config.keys() & {"coordination.path", "zookeeper.connect"}:
+            folder = self._new_folder()
+            self._start(folder)
+            next_requests = {node_id: process.next_request for node_id, process in self.processes.items()}
+            return Snapshot(folder, self.clock.ahead_ms, next_requests)
+        self._start(None)
+        try:
+            return self.snapshot()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self, snapshot: Path | None) -> None:
         if self._lock is not None:
             raise RuntimeError("these brokers are started already: stop them first, or make another Barnabas")
         try:
@@ -85,16 +103,20 @@ class Barnabas:
                     self._begins_with.folder, self.folder, left_out=(directory_copies.NOTE,), with_links=self._is_single
                 )
                 self.clock.ahead_ms = self._begins_with.clock_ahead_ms
-            self._begin(self.processes.values(), lambda: temporary.remove_abandoned(str(self.folder)))
+            self._begin(self.processes.values(), lambda: temporary.remove_abandoned(str(self.folder)), snapshot)
         except BaseException:
             self.stop()
             raise
-        return self
 
-    def _begin(self, processes: Iterable[BrokerProcess], meanwhile: Callable[[], None] = lambda: None) -> None:
+    def _begin(
+        self,
+        processes: Iterable[BrokerProcess],
+        meanwhile: Callable[[], None] = lambda: None,
+        snapshot: Path | None = None,
+    ) -> None:
         begun = list(processes)
         for process in begun:
-            process.begin(self.clock.ahead_ms)
+            process.begin(self.clock.ahead_ms, snapshot)
             self._may_be_behind.discard(process.node_id)
             if self._watcher is not None and process.pid is not None:
                 self._watcher.tell(process.pid)
@@ -437,14 +459,17 @@ class Barnabas:
         self.check_started()
         if "zookeeper.connect" in self._config:
             raise control.CommandError("SNAPSHOT_FAILED", "the tree is in ZooKeeper, which nobody puts back")
-        self._snapshots += 1
-        mark = Snapshot(self.folder / f"{SNAPSHOT_PREFIX}{self._snapshots}", self.clock.ahead_ms)
+        mark = Snapshot(self._new_folder(), self.clock.ahead_ms)
         if self._all_answer:
             mark.next_requests.update(self._tell_all("/v1/control/snapshots", mark))
         else:
             self._while_ended(BrokerProcess.stop, lambda: self._copy(mark))
             mark.next_requests.update(self._next_requests())
         return mark
+
+    def _new_folder(self) -> Path:
+        self._snapshots += 1
+        return self.folder / f"{SNAPSHOT_PREFIX}{self._snapshots}"
 
     def restore(self, mark: Snapshot, *, ends_faults: bool = False) -> dict[int, int]:
         """Put everything back as it was at a snapshot, at the same addresses. Connections are cut.

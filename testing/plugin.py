@@ -207,12 +207,7 @@ class Shared:
         threads.shutdown(wait=False)
 
     def _begin(self) -> None:
-        self.kafka.start()
-        try:
-            self._start = self.kafka.snapshot()
-        except BaseException:
-            self.kafka.stop()
-            raise
+        self._start = self.kafka.start_with_snapshot()
         self._is_as_at_start = True
 
     def end(self) -> None:

@@ -37,6 +37,7 @@ class BrokerProcess:
         self.log = folder / f"broker-{node_id}.log"
         self.host_and_port = ""
         self.cluster_id = ""
+        self.next_request = 0  # of the snapshot with which it has begun
         self._http = ""
         self._is_awaited = False  # has begun, and its ready line has not been read
         self._settings = settings
@@ -72,14 +73,20 @@ class BrokerProcess:
         assert self._process.stdout is not None
         return self._process.stdout
 
-    def begin(self, clock_ahead_ms: int = 0) -> None:
-        """Start the process, its wall clock so far ahead. Call `wait_until_ready` before it is used."""
+    def begin(self, clock_ahead_ms: int = 0, snapshot: Path | None = None) -> None:
+        """Start the process, its wall clock so far ahead. Call `wait_until_ready` before it is used.
+
+        `snapshot`: where one of what it begins with goes.
+        """
         assert not self.runs, f"broker {self.node_id} runs already"
         self.is_paused, self._is_awaited = False, True
         port = self.host_and_port.rpartition(":")[2] or "0"
         command = [*OWN_COMMAND, "start", "--profile", "ci", "--json", "--data", str(self.data)]
         command += ["--listeners", f"PLAINTEXT://127.0.0.1:{port}", "--set", f"node.id={self.node_id}"]
-        for name, text in {**self._settings, "control.clock.ahead.ms": str(clock_ahead_ms)}.items():
+        settings = {**self._settings, "control.clock.ahead.ms": str(clock_ahead_ms)}
+        if snapshot is not None:
+            settings["control.start.snapshot"] = str(snapshot)
+        for name, text in settings.items():
             command += ["--set", f"{name}={text}"]
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
@@ -101,6 +108,7 @@ class BrokerProcess:
             raise StartError(f"broker {self.node_id} did not start (exit code {process.returncode}): {text}")
         ready = json.loads(line)
         self.host_and_port, self._http, self.cluster_id = ready["bootstrap"], ready["http"], ready["cluster_id"]
+        self.next_request = ready.get("snapshot", {}).get("next_request", 0)
 
     def kill(self) -> None:
         """End it by SIGKILL. What it has acknowledged stays."""

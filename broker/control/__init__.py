@@ -5,5 +5,6 @@
 of which only a part gets it, `errors.py` says which errors an API can have, `stale_metadata.py` what clients hear of a
 cluster as it was; `recorder.py` keeps the last requests with their answers (without what `secrets.py` takes out),
 `lint.py` says by them what clients could do better, `clock.py` lets wall time pass, `numbers.py` lets numbers go on
-that clients remember beyond a restore. `broker/http/control.py` has the paths under `/v1/control`.
+that clients remember beyond a restore, `snapshots.py` makes and restores snapshots. `broker/http/control.py` has the
+paths under `/v1/control`.
 """

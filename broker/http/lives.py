@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from barnabas.broker.control import snapshots
 from barnabas.broker.http.control import gate_of
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
 from barnabas.broker.http.schemas import array, boolean, integer, record, text
 from barnabas.broker.services import Services
+from barnabas.runtime.lives import SnapshotError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from barnabas.runtime.clock import MovableClock
-    from barnabas.runtime.lives import Lives, SharedTree, SnapshotError
     from barnabas.runtime.pending import Pending
 
-ROLLED_BYTES = 1 << 20  # a longer segment is ended by a snapshot, so that it is linked and not copied
 CHANGED_WITHIN_MS = 300_000.0  # a copy of very much data may take long
 
 BROKERS = array(
@@ -64,15 +64,7 @@ def take_snapshot(services: Services, request: HttpRequest) -> Pending[HttpAnswe
     cluster on this machine, tell all brokers at the same time: the snapshot is one of all.
     """
 
-    def note(lives: Lives, directories: list[str], shared: SharedTree | None) -> Pending[Path | SnapshotError]:
-        noted = lives.snapshot(directories, request.body.get("folder"), shared)
-        if shared is None:
-            for log in services.log_manager.all():
-                if log.segments.active.size > ROLLED_BYTES:
-                    log.roll()
-        return noted
-
-    return _changed(services, request, "snapshot", note)
+    return _changed(services, request, snapshots.take)
 
 
 @route(
@@ -90,59 +82,32 @@ def restore(services: Services, request: HttpRequest) -> Pending[HttpAnswer]:
     this fails, all is as it was. Of a cluster on this machine, tell all brokers at the same time.
     """
 
-    def put_back(lives: Lives, directories: list[str], shared: SharedTree | None) -> Pending[Path | SnapshotError]:
-        return lives.restore(directories, request.body["folder"], shared)
-
-    return _changed(services, request, "restore", put_back)
+    return _changed(services, request, snapshots.put_back)
 
 
 def _changed(
     services: Services,
     request: HttpRequest,
-    what: str,
-    change: Callable[[Lives, list[str], SharedTree | None], Pending[Path | SnapshotError]],
+    change: Callable[[Services, Any, list[int] | None], Pending[Path | SnapshotError]],
 ) -> Pending[HttpAnswer]:
-    from barnabas.runtime import lives as process  # late: brokers without control do not import it
-
-    lives = gate_of(services).lives
-    if lives is None:
-        raise HttpError(409, "SNAPSHOT_FAILED", "only a broker that `barnabas start` has started can do this.")
-    log_manager = services.log_manager
-    directories = [each.path for each in log_manager.open_directories]
-    shared = _shared_tree(services, directories, request.body.get("brokers"))
+    gate_of(services)  # says so if tests cannot command this broker
+    node_ids = request.body.get("brokers")
+    if node_ids is not None and services.node_id not in node_ids:
+        message = f"brokers are those that are told the same, this one ({services.node_id}) also."
+        raise HttpError(400, "INVALID_BODY", message)
 
     def answer(outcome: Path | SnapshotError) -> HttpAnswer:
-        if isinstance(outcome, process.SnapshotError):
+        if isinstance(outcome, SnapshotError):
             return HttpError(507, "SNAPSHOT_FAILED", f"{outcome}.").answer
         moved_ms = cast("MovableClock", services.env.clock).moved_ms
         gate = gate_of(services)  # of the life before, but its rules and its record go on
+        assert gate.lives is not None, "a life has ended without another"
         if request.body.get("ends_faults"):
             gate.rules.clear()
-        told = {"folder": str(outcome), "life": lives.number, "clock_moved_ms": moved_ms}
+        told = {"folder": str(outcome), "life": gate.lives.number, "clock_moved_ms": moved_ms}
         return HttpAnswer.json({**told, "next_request": gate.recorder.next_number})
 
     try:
-        if log_manager.failed_directories:
-            raise process.SnapshotError("a data directory has failed: mend it, and start this broker again")
-        return change(lives, directories, shared).map(answer)
-    except process.SnapshotError as error:
-        lives.refuse(what, request.body.get("folder"), shared, str(error))
+        return change(services, request.body.get("folder"), node_ids).map(answer)
+    except SnapshotError as error:
         raise HttpError(409, "SNAPSHOT_FAILED", f"{error}.") from None
-
-
-def _shared_tree(services: Services, directories: list[str], node_ids: list[int] | None) -> SharedTree | None:
-    """The tree that this broker shares with others; None: it has its own, in a data directory."""
-    from barnabas.runtime.lives import SharedTree
-
-    tree, node_id = services.tree_path, services.node_id
-    registered = services.metadata_cache.brokers.keys()
-    if tree is None:
-        raise HttpError(409, "SNAPSHOT_FAILED", "the tree of this broker is in ZooKeeper, which nobody puts back.")
-    if tree.rpartition("/")[0] in directories:
-        if registered != {node_id}:
-            raise HttpError(409, "SNAPSHOT_FAILED", "other brokers use the tree that is in the data of this one.")
-        return None
-    told = registered if node_ids is None else node_ids
-    if node_id not in told:
-        raise HttpError(400, "INVALID_BODY", f"brokers are those that are told the same, this one ({node_id}) also.")
-    return SharedTree(tree, node_id, tuple(sorted(told)))

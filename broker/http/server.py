@@ -1,7 +1,7 @@
 """The listeners of the HTTP API (setting `http.listeners`), and the limits of their connections.
 
-The HTTP library is imported, in a thread, when the first connection comes, and each family of routes when one of its
-paths is asked for, so that the start of a broker and an idle broker do not pay for them.
+The HTTP library is imported, in a thread, when the first connection comes (in a broker for tests: soon), and each
+family of routes when one of its paths is asked for, so that a start and an idle broker do not pay for them.
 """
 
 import asyncio
@@ -30,6 +30,7 @@ CONNECTIONS_MAX = 128
 BACKLOG = 128
 SWEEP_INTERVAL_MS = 1_000.0
 SETTLE_POLL_MS = 5.0
+LOADED_AFTER_MS = 250.0  # whoever has started this broker has its clients to make first
 REFUSALS_TOLD_EVERY_MS = 10_000
 TRACEBACKS_MAX, TRACEBACK_EVERY = 10, 1000
 
@@ -212,11 +213,17 @@ class HttpServer:
             del self.connections[opening]
             self.connections[connection] = None
 
+    def load_soon(self) -> None:
+        """Import what a connection needs before one comes, because one will."""
+        self.env.clock.call_later(LOADED_AFTER_MS, self._load)
+
     def load(self, opening: "_Opening") -> None:
         """Import what a connection needs, in a thread; then `opening.begin`."""
         self._waiting.append(opening)
-        if len(self._waiting) > 1:
-            return
+        if len(self._waiting) == 1:
+            self._load()
+
+    def _load(self) -> None:
         loading = self.env.clock.in_thread(_import)
         loading.on_failure = self._not_loaded
         loading.then(self._loaded)

@@ -1,0 +1,138 @@
+"""A broker that notes what it begins with before it says that it serves (`control.start.snapshot`)."""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import forked
+import pytest
+from barnabas.testing import Barnabas, StartError
+
+START = [sys.executable, "-m", "barnabas", "start", "--json", "--port", "0"]
+
+
+def said(*words: str) -> tuple[int, str]:
+    """The exit code of a start that is refused, and what it says."""
+    done = forked.run([*START, *words], capture_output=True, text=True, timeout=200)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_what_came_since_is_gone_when_it_is_put_back(brokers: int) -> None:
+    kafka = Barnabas(brokers)
+    mark = kafka.start_with_snapshot()
+    try:
+        pids = [process.pid for process in kafka.processes.values()]
+        assert mark.next_requests == dict.fromkeys(range(brokers), 1)
+        assert (mark.folder / "0" / "__consumer_offsets-0").is_dir()  # or each test would wait until it is made
+        for _ in range(2):
+            topic, group = kafka.topic("orders", unique=False), kafka.group("billing", unique=False)
+            topic.produce(["a", "b"])
+            group.commit(topic, 0, 1)
+            kafka.restore(mark)
+            assert kafka.ask("GET", "/v1/topics")["topics"] == []
+            assert group.offsets == {}
+        assert [process.pid for process in kafka.processes.values()] == pids
+    finally:
+        kafka.stop()
+
+
+def test_a_copy_notes_its_time_and_its_data() -> None:
+    with Barnabas() as kafka:
+        topic = kafka.topic("orders")
+        topic.produce(["a"])
+        kafka.clock.advance(days=8)
+        copy = Barnabas(snapshot=kafka.snapshot())
+        mark = copy.start_with_snapshot()
+        try:
+            copy.restore(mark)
+            assert copy.clock.ahead_ms == mark.clock_ahead_ms >= 8 * 24 * 3_600_000
+            assert [row["topic"] for row in copy.ask("GET", "/v1/topics")["topics"]][-1] == topic.name
+        finally:
+            copy.stop()
+
+
+def test_the_ready_line_says_where_it_is(tmp_path: Path) -> None:
+    """As a suite in any language uses it: one line to read, then one request a test."""
+    snapshot = tmp_path / "start"
+    words = ["--profile", "ci", "--data", str(tmp_path / "data"), "--set", f"control.start.snapshot={snapshot}"]
+    process = forked.Popen([*START, *words], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        assert ready["snapshot"] == {"folder": str(snapshot), "next_request": 1}
+        body = json.dumps({"folder": ready["snapshot"]["folder"]}).encode()
+        address = f"http://{ready['http']}/v1/control/restore"
+        request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert json.load(answer)["life"] == 3
+    finally:
+        process.terminate()
+        process.communicate(timeout=200)
+
+
+def test_it_goes_on_from_data_that_is_there(tmp_path: Path) -> None:
+    """With a full segment, which is linked."""
+    kafka = Barnabas(config={"log.segment.bytes": "1048576"})
+    mark = kafka.start_with_snapshot()
+    try:
+        topic = kafka.topic("orders")
+        topic.produce(["x" * 1000] * 1500)
+        again = Barnabas(config={"log.segment.bytes": "1048576"}, snapshot=kafka.snapshot())
+        second = again.start_with_snapshot()
+        try:
+            logs = sorted(second.folder.glob(f"0/{topic.name}-0/*.log"))
+            assert len(logs) > 1
+            assert os.stat(logs[0]).st_nlink > 1
+        finally:
+            again.stop()
+        kafka.restore(mark)
+    finally:
+        kafka.stop()
+
+
+@pytest.mark.parametrize(
+    ("folder", "why"),
+    [
+        ("there", "there is there already: name a folder that is not"),
+        ("data/deep", "data/deep is in a data directory"),
+        ("file/deep", "Not a directory"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused(tmp_path: Path, folder: str, why: str) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "file").touch()
+    words = ("--profile", "ci", "--data", str(tmp_path / "data"))
+    code, told = said(*words, "--set", f"control.start.snapshot={tmp_path / folder}")
+    assert code in (1, 2)
+    assert why in told.splitlines()[-1]
+    assert os.listdir(tmp_path / "there") == []
+    code, _ = said(*words, "--set", "num.partitions=x")  # the data can be used again
+    assert code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ((), "say --profile ci, or control.enable=true"),
+        (("--profile", "ci", "--brokers", "3"), "is for one broker"),
+        (("--profile", "ci", "--set", "coordination.path=tree.sqlite"), "is for one broker"),
+        (("--profile", "ci", "--set", "zookeeper.connect=127.0.0.1:1"), "is for one broker"),
+    ],
+)
+def test_brokers_that_it_is_not_for_are_refused(tmp_path: Path, words: tuple[str, ...], why: str) -> None:
+    place = ("--data", str(tmp_path / "data"), "--set", f"control.start.snapshot={tmp_path / 'snapshot'}")
+    code, told = said(*words, *place)
+    assert (code, why in told.splitlines()[-1]) == (2, True), told
+    assert not (tmp_path / "snapshot").exists()
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_test_hears_why_it_does_not_start() -> None:
+    kafka = Barnabas(config={"control.enable": "false"})
+    with pytest.raises(StartError, match=r"control\.start\.snapshot is for tests"):
+        kafka.start_with_snapshot()
+    assert kafka.running == []

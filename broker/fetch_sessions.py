@@ -6,9 +6,9 @@ which of their results the answer must contain. A session lives until another ne
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
+from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.fetch_values import FetchPartition
 from barnabas.replication.follower_fetches import FollowerFetches
@@ -21,19 +21,36 @@ EVICTION_MS: Final = 120_000  # a session that is idle for so long gives way to 
 PartitionKey = tuple[bytes | str, int]  # topic id (requests of version 13 and later) or name, partition
 
 
-@dataclass(slots=True, eq=False)
 class SessionPartition(FetchPartition):
     """One partition of a request; in a session also the values that were last sent for it.
 
     `topic` is None while this broker does not know the topic id. `key` is how the client names the partition.
     """
 
-    key: PartitionKey = field(init=False)
-    sent_high_watermark: int = field(default=-1, init=False)
-    sent_log_start_offset: int = field(default=-1, init=False)
+    __slots__ = ("key", "sent_high_watermark", "sent_log_start_offset")
 
-    def __post_init__(self) -> None:
-        self.key = (self.topic_id if self.topic is None else self.topic, self.index)
+    def __init__(
+        self,
+        topic: str | None,
+        index: int,
+        fetch_offset: int,
+        max_bytes: int,
+        *,
+        topic_id: bytes = NO_TOPIC_ID,
+        log_start_offset: int = -1,
+        current_leader_epoch: int = -1,
+        last_fetched_epoch: int = -1,
+    ) -> None:
+        super().__init__(
+            *(topic, index, fetch_offset, max_bytes),
+            topic_id=topic_id,
+            log_start_offset=log_start_offset,
+            current_leader_epoch=current_leader_epoch,
+            last_fetched_epoch=last_fetched_epoch,
+        )
+        self.key: PartitionKey = (topic_id if topic is None else topic, index)
+        self.sent_high_watermark = -1
+        self.sent_log_start_offset = -1
 
     def ask(self, asked: "SessionPartition") -> None:
         """Take over what the client asks now, and keep the values that were sent."""

@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
@@ -176,10 +175,18 @@ def _run_cluster(
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser that reports errors of usage as the other commands do."""
+    """An argparse parser that reports errors of usage as the other commands do.
+
+    For each option that it has, argparse asks how wide the terminal is, and imports a lot for it. Only help needs it.
+    """
 
     def error(self, message: str) -> NoReturn:
         fail(f"{message}. (What there is: barnabas start --help)", ExitCode.NOT_VALID)
+
+    def format_help(self) -> str:
+        """The help, as wide as the terminal."""
+        self.formatter_class = argparse.RawDescriptionHelpFormatter
+        return super().format_help()
 
 
 class Once(argparse.Action):
@@ -198,7 +205,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="barnabas start",
         description=DESCRIPTION,
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=80),
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -474,9 +481,10 @@ async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
     from barnabas.runtime.broken_machine import BreakableDisk, BreakableNetwork
     from barnabas.runtime.clock import MovableClock
     from barnabas.runtime.lives import Lives
+    from barnabas.runtime.ports import Env
 
     clock, network = MovableClock(order.config.control_clock_ahead_ms), BreakableNetwork()
-    env = replace(env, clock=clock, network=network, disk=BreakableDisk(syncs=order.config.control_sync_enable))
+    env = Env(clock, BreakableDisk(syncs=order.config.control_sync_enable), network, env.rng, env.secret_rng)
     is_copy_or_kept = order.source is not None or order.temporary_directory is None
     lives = Lives(clock, env.disk, temporary.path_for(env.random_uuid().hex(), on_disk=is_copy_or_kept))
     config = order.config

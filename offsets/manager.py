@@ -4,7 +4,6 @@ the one that serves OffsetCommit and OffsetFetch from version 1 on.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from barnabas.coordinators.shard import CoordinatorLog
@@ -74,7 +73,6 @@ class OffsetShard(Protocol):
         """Write the tombstone of a group that is empty and has no offsets."""
 
 
-@dataclass(slots=True)
 class Offsets:
     """The committed offsets of a group, or an error. The caller must not change them.
 
@@ -82,9 +80,12 @@ class Offsets:
     an open transaction has an offset for.
     """
 
-    error: ErrorCode
-    committed: GroupOffsets
-    unstable: Collection[TopicPartition] = ()
+    __slots__ = ("committed", "error", "unstable")
+
+    def __init__(self, error: ErrorCode, committed: GroupOffsets, unstable: Collection[TopicPartition] = ()) -> None:
+        self.error = error
+        self.committed = committed
+        self.unstable = unstable
 
     def only_run(self, topic: str) -> StoredRun | None:
         """All offsets for a topic, if they are at hand as one run."""

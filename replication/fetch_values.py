@@ -1,11 +1,11 @@
 """What a fetch asks, by a consumer or a follower, and what it is answered, as values."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.runtime.ports import Buffer
 from barnabas.storage.log import Log
 from barnabas.storage.open_files import FileRange
@@ -16,8 +16,7 @@ FUTURE_REPLICA = -3  # a copy of the log that is being made in another log direc
 READ_COMMITTED = 1
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class FetchParams:
+class FetchParams(NamedTuple):
     """The fields of a fetch request that hold for all its partitions. Sizes are in bytes."""
 
     replica_id: int = CONSUMER
@@ -31,18 +30,40 @@ class FetchParams:
     listener: str = ""
 
 
-@dataclass(slots=True, eq=False)
 class FetchPartition:
     """One partition of a fetch request. `topic` None: its topic id is unknown. Epochs -1: not sent."""
 
-    topic: str | None
-    index: int
-    fetch_offset: int
-    max_bytes: int
-    topic_id: bytes = field(default=NO_TOPIC_ID, kw_only=True)
-    log_start_offset: int = field(default=-1, kw_only=True)
-    current_leader_epoch: int = field(default=-1, kw_only=True)
-    last_fetched_epoch: int = field(default=-1, kw_only=True)
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "index",
+        "last_fetched_epoch",
+        "log_start_offset",
+        "max_bytes",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        topic: str | None,
+        index: int,
+        fetch_offset: int,
+        max_bytes: int,
+        *,
+        topic_id: bytes = NO_TOPIC_ID,
+        log_start_offset: int = -1,
+        current_leader_epoch: int = -1,
+        last_fetched_epoch: int = -1,
+    ) -> None:
+        self.topic = topic
+        self.index = index
+        self.fetch_offset = fetch_offset
+        self.max_bytes = max_bytes
+        self.topic_id = topic_id
+        self.log_start_offset = log_start_offset
+        self.current_leader_epoch = current_leader_epoch
+        self.last_fetched_epoch = last_fetched_epoch
 
 
 class FetchResult:

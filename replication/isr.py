@@ -1,7 +1,6 @@
 """The in-sync replicas of a partition as its leader judges them: pure decisions (KIP-16)."""
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 NEVER = float("-inf")
@@ -18,20 +17,35 @@ class Session(Protocol):
         """When the follower has fetched last in it, whatever it asked for."""
 
 
-@dataclass(slots=True, eq=False)
 class RemoteReplica:
     """The leader's knowledge of one follower. Times are monotonic milliseconds."""
 
-    replica_id: int
-    proposed_again_ms: float = NEVER  # not before this time
-    refused_for_ms: float = 0.0
-    broker_epoch: int = -1  # of the life in which it fetched last
-    idle_in: Session | None = None  # it has everything, and each fetch of that session proves this anew
-    log_end_offset: int = -1  # unknown until its first fetch
-    log_start_offset: int = -1
-    last_caught_up_ms: float = 0.0
-    last_fetch_leader_end_offset: int = -1
-    last_fetch_ms: float = 0.0
+    __slots__ = (
+        "broker_epoch",
+        "idle_in",
+        "last_caught_up_ms",
+        "last_fetch_leader_end_offset",
+        "last_fetch_ms",
+        "log_end_offset",
+        "log_start_offset",
+        "proposed_again_ms",
+        "refused_for_ms",
+        "replica_id",
+    )
+
+    def __init__(
+        self, replica_id: int, *, broker_epoch: int = -1, log_end_offset: int = -1, last_caught_up_ms: float = 0.0
+    ) -> None:
+        self.replica_id = replica_id
+        self.proposed_again_ms = NEVER  # not before this time
+        self.refused_for_ms = 0.0
+        self.broker_epoch = broker_epoch  # of the life in which it fetched last
+        self.idle_in: Session | None = None  # it has everything, and each fetch of that session proves this anew
+        self.log_end_offset = log_end_offset  # unknown until its first fetch
+        self.log_start_offset = -1
+        self.last_caught_up_ms = last_caught_up_ms
+        self.last_fetch_leader_end_offset = -1
+        self.last_fetch_ms = 0.0
 
     def begin_epoch(self, now_ms: float, *, in_isr: bool, leader_end_offset: int) -> None:
         """Another epoch of the same leader, who keeps what it knew."""

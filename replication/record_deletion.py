@@ -1,23 +1,22 @@
 """DeleteRecords: a leader raises the start of its log, and waits until the logs of all live replicas begin there."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from barnabas.cluster.topic_names import INTERNAL_TOPICS
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.named_tuple import NamedTuple
 from barnabas.replication.partition import Partition
 from barnabas.replication.replica_manager import ReplicaManager
 from barnabas.replication.replica_wait import ReplicaWait
 from barnabas.runtime.pending import Pending
 
 
-@dataclass(slots=True, eq=False)
-class DeleteRecordsResult:
+class DeleteRecordsResult(NamedTuple):
     """`low_watermark` is the lowest log start of the live replicas, -1 on an error."""
 
     topic: str
-    index: int
+    partition_index: int
     error: ErrorCode
     low_watermark: int = -1
 
@@ -33,9 +32,9 @@ def delete(
     wait: ReplicaWait[DeleteRecordsResult] | None = None
 
     def ended(result: DeleteRecordsResult, error: ErrorCode) -> DeleteRecordsResult:
-        partition = manager.partition(result.topic, result.index)
+        partition = manager.partition(result.topic, result.partition_index)
         low_watermark = partition.low_watermark if isinstance(partition, Partition) and not error else -1
-        return DeleteRecordsResult(result.topic, result.index, error, low_watermark)
+        return DeleteRecordsResult(result.topic, result.partition_index, error, low_watermark)
 
     for topic, index, offset in entries:
         partition = _deletable(manager, topic, index)

@@ -9,7 +9,6 @@ import errno
 import random
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from barnabas.runtime.pending import Pending
@@ -246,24 +245,25 @@ class Network(Protocol):
         """The bytes that arrived on a connection and were not read. To be called once, in its `connection_lost`."""
 
 
-@dataclass(frozen=True, slots=True)
 class Env:
     """The environment of one broker process.
 
     All long tasks of the broker share each pass of the loop through `turns`. `upkeep` runs its repeated work.
     """
 
-    clock: Clock
-    disk: Disk
-    network: Network
-    rng: random.Random
-    secret_rng: random.Random | None = None  # for what nobody may guess; None: `rng`, where all is to be repeated
-    turns: Turns = field(init=False)
-    upkeep: Upkeep = field(init=False)
+    __slots__ = ("clock", "disk", "network", "rng", "secret_rng", "turns", "upkeep")
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "turns", Turns(self.clock))
-        object.__setattr__(self, "upkeep", Upkeep(self.clock, self.turns))
+    def __init__(
+        self, clock: Clock, disk: Disk, network: Network, rng: random.Random, secret_rng: random.Random | None = None
+    ) -> None:
+        """`secret_rng`: for what nobody may guess; None: `rng`, where all is to be repeated."""
+        self.clock = clock
+        self.disk = disk
+        self.network = network
+        self.rng = rng
+        self.secret_rng = secret_rng
+        self.turns = Turns(clock)
+        self.upkeep = Upkeep(clock, self.turns)
 
     def secret_bytes(self, count: int) -> bytes:
         """Random bytes that nobody can guess."""

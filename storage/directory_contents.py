@@ -8,7 +8,6 @@ import errno
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
 from barnabas.protocol.named_tuple import NamedTuple
@@ -50,16 +49,26 @@ def advice_for(error: OSError) -> str:
     return "Check that it is a folder on a healthy disk that this user may write to."
 
 
-@dataclass(slots=True)
 class Meta:
     """Whose directory this is, as meta.properties says. None for what the file does not say."""
 
-    node_id: int | None = None
-    cluster_id: str | None = None
-    directory_id: str | None = None
-    others: dict[str, str] = field(default_factory=dict)  # the broker's other directories: id, and where it was last
-    properties: Mapping[str, str] | None = None  # all that the file says; None if there is no file
-    tree_path: str | None = None  # the file of the coordination tree, if it is not in a data directory
+    __slots__ = ("cluster_id", "directory_id", "node_id", "others", "properties", "tree_path")
+
+    def __init__(
+        self,
+        node_id: int | None = None,
+        cluster_id: str | None = None,
+        directory_id: str | None = None,
+        others: dict[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        tree_path: str | None = None,
+    ) -> None:
+        self.node_id = node_id
+        self.cluster_id = cluster_id
+        self.directory_id = directory_id
+        self.others = others or {}  # the broker's other directories: id, and where it was last
+        self.properties = properties  # all that the file says; None if there is no file
+        self.tree_path = tree_path  # the file of the coordination tree, if it is not in a data directory
 
     def text_of(self, others: Mapping[str, str]) -> dict[str, str]:
         """What the file should say. It keeps what Kafka has written, so that Kafka can read it again."""
@@ -116,23 +125,41 @@ class LogFolder(NamedTuple):
     leader_epochs: list[tuple[int, int]]
 
 
-@dataclass(slots=True)
 class DirectoryContents:
     """What was found at a path of log.dirs."""
 
-    path: str
-    exists: bool = True
-    names: list[str] = field(default_factory=list)
-    meta: Meta = field(default_factory=Meta)
-    folders: dict[tuple[str, int], LogFolder] = field(default_factory=dict)
-    offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)  # by checkpoint file
-    foreign: list[str] = field(default_factory=list)
-    error: OSError | None = None  # why it could not be read; then nothing else is known
-    tree_name: str = TREE_FILE
-    clean_epoch: int = -1  # in which epoch its broker stopped cleanly; -1: not known
-    used_ms: int = -1  # when its broker wrote a checkpoint last, by the wall clock of then; -1: it never did
-    boot_id: str = ""  # of the machine when a broker last used it
-    tree_knowledge: checkpoints.TreeKnowledge = checkpoints.NO_TREE_KNOWLEDGE  # of its broker
+    __slots__ = (
+        "boot_id",
+        "clean_epoch",
+        "error",
+        "exists",
+        "folders",
+        "foreign",
+        "meta",
+        "names",
+        "offsets",
+        "path",
+        "tree_knowledge",
+        "tree_name",
+        "used_ms",
+    )
+
+    def __init__(
+        self, path: str, *, exists: bool = True, names: list[str] | None = None, tree_name: str = TREE_FILE
+    ) -> None:
+        self.path = path
+        self.exists = exists
+        self.names = names or []
+        self.meta = Meta()
+        self.folders: dict[tuple[str, int], LogFolder] = {}
+        self.offsets: dict[str, dict[tuple[str, int], int]] = {}  # by checkpoint file
+        self.foreign: list[str] = []
+        self.error: OSError | None = None  # why it could not be read; then nothing else is known
+        self.tree_name = tree_name
+        self.clean_epoch = -1  # in which epoch its broker stopped cleanly; -1: not known
+        self.used_ms = -1  # when its broker wrote a checkpoint last, by the wall clock of then; -1: it never did
+        self.boot_id = ""  # of the machine when a broker last used it
+        self.tree_knowledge = checkpoints.NO_TREE_KNOWLEDGE  # of its broker
 
     @property
     def is_formatted(self) -> bool:

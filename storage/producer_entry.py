@@ -3,8 +3,6 @@
 `check_data` and `check_marker` are what Kafka checks before an append.
 """
 
-from dataclasses import dataclass, field
-
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.named_tuple import NamedTuple
 
@@ -33,16 +31,33 @@ class ProducerBatch(NamedTuple):
 NO_BATCH = ProducerBatch(_NONE, _NONE, 0, _NONE)
 
 
-@dataclass(slots=True, eq=False)
 class ProducerEntry:
     """One producer's state in one log. An epoch of -1 means that none is known."""
 
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int = _NONE
-    last_timestamp: int = _NONE
-    current_transaction_first_offset: int = _NONE
-    batches: list[ProducerBatch] = field(default_factory=list)
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "current_transaction_first_offset",
+        "last_timestamp",
+        "producer_epoch",
+        "producer_id",
+    )
+
+    def __init__(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int = _NONE,
+        last_timestamp: int = _NONE,
+        current_transaction_first_offset: int = _NONE,
+        batches: list[ProducerBatch] | None = None,
+    ) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.coordinator_epoch = coordinator_epoch
+        self.last_timestamp = last_timestamp
+        self.current_transaction_first_offset = current_transaction_first_offset
+        self.batches = [] if batches is None else batches
 
     @property
     def last_sequence(self) -> int:
@@ -68,7 +83,6 @@ class ProducerEntry:
         return None
 
 
-@dataclass(slots=True, eq=False)
 class Verification:
     """The question to a transaction coordinator whether this partition is in a producer's transaction (KIP-890).
 
@@ -81,12 +95,24 @@ class Verification:
     one; but it bounds the sequences, as in Kafka.
     """
 
-    producer_id: int
-    producer_epoch: int  # the highest one that is asked for
-    lowest_sequence: int  # of all batches of that epoch that wait for the answer
-    started_ms: int
-    raises_epochs: bool  # each end of a transaction raises the epoch (transaction version 2)
-    confirmed_epoch: int | None = None  # the highest one to which the coordinator has said yes
+    __slots__ = (
+        "confirmed_epoch",
+        "lowest_sequence",
+        "producer_epoch",
+        "producer_id",
+        "raises_epochs",
+        "started_ms",
+    )
+
+    def __init__(
+        self, producer_id: int, producer_epoch: int, lowest_sequence: int, started_ms: int, raises_epochs: bool
+    ) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch  # the highest one that is asked for
+        self.lowest_sequence = lowest_sequence  # of all batches of that epoch that wait for the answer
+        self.started_ms = started_ms
+        self.raises_epochs = raises_epochs  # each end of a transaction raises the epoch (transaction version 2)
+        self.confirmed_epoch: int | None = None  # the highest one to which the coordinator has said yes
 
 
 def _sequence_minus(sequence: int, delta: int) -> int:

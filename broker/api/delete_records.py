@@ -59,6 +59,6 @@ def add_results(topics: Topics, results: Iterable[DeleteRecordsResult]) -> None:
             topic = topics[result.topic] = DeleteRecordsResponse.DeleteRecordsTopicResult(name=result.topic)
         topic.partitions.append(
             DeleteRecordsResponse.DeleteRecordsPartitionResult(
-                partition_index=result.index, low_watermark=result.low_watermark, error_code=result.error
+                partition_index=result.partition_index, low_watermark=result.low_watermark, error_code=result.error
             )
         )

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from barnabas.runtime.ports import Env
@@ -14,9 +13,10 @@ from simulator.network import SimNetwork
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
 class SimEnv(Env):
     """Env with the types of the simulated clock, disk and network, so that tests can control them."""
+
+    __slots__ = ()
 
     clock: SimClock
     disk: SimDisk

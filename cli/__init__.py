@@ -1,9 +1,10 @@
 """The commands of `barnabas`, one module each. Only the module of the command that runs is imported.
 
-`main.py` runs one command: `start.py` runs a broker (with the settings that `start_settings.py` reads, until `ready.py`
-prints that it serves), `cluster_start.py` several, each in its process (`cluster_directory.py` checks their directory
-first; `secured_start.py` is `--secured`). Only `start.py` and `ready.py` know the broker; all other commands are
-ordinary clients. `barnabas/` has the modules of the import package itself, such as `python -m barnabas`.
+`main.py` runs one command: `start.py` runs a broker (with the options of `start_options.py` and the settings that
+`start_settings.py` reads, until `ready.py` prints that it serves), `cluster_start.py` several, each in its process
+(`cluster_directory.py` checks their directory first; `secured_start.py` is `--secured`). Only `start.py` and `ready.py`
+know the broker; all other commands are ordinary clients. `barnabas/` has the modules of the import package itself, such
+as `python -m barnabas`.
 
 `commands.py` lists the commands; a module that is not named here has the name of its command. Of those with parts:
 

@@ -44,11 +44,11 @@ def begin() -> None:
 
 def start_command() -> Any:
     """`barnabas start` as a command of typer, with the options of its own parser: for the shell alone."""
-    from barnabas.cli.start import _parser
+    from barnabas.cli.start_options import parser
 
     parameters = [
         inspect.Parameter(action.dest, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(action))
-        for action in _parser()._actions
+        for action in parser()._actions
         if action.dest != "help"
     ]
 

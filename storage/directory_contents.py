@@ -145,16 +145,24 @@ class DirectoryContents:
     )
 
     def __init__(
-        self, path: str, *, exists: bool = True, names: list[str] | None = None, tree_name: str = TREE_FILE
+        self,
+        path: str,
+        *,
+        exists: bool = True,
+        names: list[str] | None = None,
+        meta: Meta | None = None,
+        folders: dict[tuple[str, int], LogFolder] | None = None,
+        error: OSError | None = None,
+        tree_name: str = TREE_FILE,
     ) -> None:
         self.path = path
         self.exists = exists
         self.names = names or []
-        self.meta = Meta()
-        self.folders: dict[tuple[str, int], LogFolder] = {}
+        self.meta = meta or Meta()
+        self.folders = folders or {}
         self.offsets: dict[str, dict[tuple[str, int], int]] = {}  # by checkpoint file
         self.foreign: list[str] = []
-        self.error: OSError | None = None  # why it could not be read; then nothing else is known
+        self.error = error  # why it could not be read; then nothing else is known
         self.tree_name = tree_name
         self.clean_epoch = -1  # in which epoch its broker stopped cleanly; -1: not known
         self.used_ms = -1  # when its broker wrote a checkpoint last, by the wall clock of then; -1: it never did

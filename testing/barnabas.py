@@ -23,12 +23,11 @@ from barnabas.testing.group import Group
 from barnabas.testing.kafka_python import kafka_python
 from barnabas.testing.process import BrokerProcess, Settings, StartError, texts_of
 from barnabas.testing.replay import Difference, SessionError, replay
-from barnabas.testing.snapshot import Snapshot
+from barnabas.testing.snapshot import TREE_FILE, Snapshot
 from barnabas.testing.topic import Topic, newest_partitions
 from barnabas.testing.watcher import Watcher
 from barnabas.testing.wire import Wire
 
-TREE_FILE = "coordination.sqlite"
 SNAPSHOT_PREFIX = "snapshot-"
 REQUESTS_PER_ANSWER = 1_000
 REQUESTS = "/v1/control/requests"
@@ -99,9 +98,7 @@ class Barnabas:
         atexit.register(self.stop)
         try:
             if self._begins_with is not None:
-                directory_copies.copy(
-                    self._begins_with.folder, self.folder, left_out=(directory_copies.NOTE,), with_links=self._is_single
-                )
+                self._begins_with.copy_to(self.folder)
                 self.clock.ahead_ms = self._begins_with.clock_ahead_ms
             self._begin(self.processes.values(), lambda: temporary.remove_abandoned(str(self.folder)), snapshot)
         except BaseException:
@@ -463,7 +460,7 @@ class Barnabas:
         if self._all_answer:
             mark.next_requests.update(self._tell_all("/v1/control/snapshots", mark))
         else:
-            self._while_ended(BrokerProcess.stop, lambda: self._copy(mark))
+            self._while_ended(BrokerProcess.stop, lambda: mark.copy(self.folder, self._not_data(), len(self.processes)))
             mark.next_requests.update(self._next_requests())
         return mark
 
@@ -483,8 +480,13 @@ class Barnabas:
             next_requests = self._tell_all("/v1/control/restore", mark, ends_faults=ends_faults)
             self.clock.ahead_ms = mark.clock_ahead_ms
             return next_requests
-        self._check(mark)
-        self._while_ended(BrokerProcess.kill, lambda: self._put_back(mark))
+        mark.check(self.cluster_id, len(self.processes))
+
+        def put_back() -> None:
+            mark.put_back(self.folder, self._not_data())
+            self.clock.ahead_ms = mark.clock_ahead_ms
+
+        self._while_ended(BrokerProcess.kill, put_back)
         return self._next_requests()
 
     def _next_requests(self) -> dict[int, int]:
@@ -492,17 +494,6 @@ class Barnabas:
             node_id: int(self.ask("GET", REQUESTS, {"since": NEVER}, node_id=node_id)["next"])
             for node_id in self.running
         }
-
-    def _check(self, mark: Snapshot) -> None:
-        """CommandError unless it is a whole snapshot of these brokers."""
-        try:
-            count = len(directory_copies.read_note(mark.folder).files)
-            clusters = [directory_copies.owner(mark.folder / str(number)).get("cluster.id") for number in range(count)]
-        except (OSError, ValueError) as error:
-            message = f"{mark.folder} is not the folder of a whole snapshot ({error})."
-            raise control.CommandError("SNAPSHOT_FAILED", message) from None
-        if clusters != [self.cluster_id] * len(self.processes):
-            raise control.CommandError("SNAPSHOT_FAILED", f"{mark.folder} is of other brokers.")
 
     def _while_ended(self, end: Callable[[BrokerProcess], None], change: Callable[[], None]) -> None:
         """End all brokers, change their data, and start them again, also if that fails."""
@@ -517,28 +508,6 @@ class Barnabas:
             raise control.CommandError("SNAPSHOT_FAILED", message) from None
         finally:
             self._begin(self.processes.values())
-
-    def _copy(self, mark: Snapshot) -> None:
-        try:
-            directory_copies.copy(self.folder, mark.folder, left_out=self._not_data(), with_links=self._is_single)
-            tree = () if self._is_single else directory_copies.files_of_tree(str(mark.folder / TREE_FILE))
-            directory_copies.write_note(mark.folder, mark.clock_ahead_ms, None, len(self.processes), tree)
-        except OSError:
-            shutil.rmtree(mark.folder, ignore_errors=True)
-            raise
-
-    def _put_back(self, mark: Snapshot) -> None:
-        copied = self.folder / f"{SNAPSHOT_PREFIX}put-back"
-        try:
-            directory_copies.copy(mark.folder, copied, left_out=(directory_copies.NOTE,), with_links=self._is_single)
-        except OSError:
-            shutil.rmtree(copied, ignore_errors=True)
-            raise
-        directory_copies.clear(self.folder, left_out=self._not_data())
-        for entry in copied.iterdir():
-            entry.rename(self.folder / entry.name)
-        copied.rmdir()
-        self.clock.ahead_ms = mark.clock_ahead_ms
 
     def _tell_all(self, path: str, mark: Snapshot, **more: Any) -> dict[int, int]:
         """Each broker does its part of it when all have been told. Returns the number of the next request of each."""

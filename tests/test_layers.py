@@ -413,6 +413,7 @@ ONCE = {
     "replication/fetching.py": "the end of a long poll",
     "cluster/tree/checkpoints.py": "one checkpoint, begun again by a later poll",
     "cluster/tree/embedded.py": "one repair of the sessions, begun again by a later poll",
+    "broker/http/server.py": "one import, a moment after the start of a broker for tests",
     "replication/follower_fetches.py": "the end of a long poll",
     "cluster/broker_client.py": "one attempt to connect; the deadline of the oldest request; the end of a login",
     "cluster/metadata_cache.py": "the end of a request's wait",

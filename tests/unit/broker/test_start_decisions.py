@@ -1,7 +1,6 @@
 """What a start does with logs that the tree does not know: a pure decision."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,7 +96,8 @@ def test_when_a_tree_that_is_in_use_is_a_reason_to_ask(
 
 
 def with_mark(found: DirectoryContents, mark: int) -> DirectoryContents:
-    return replace(found, tree_knowledge=TreeKnowledge(mark, -1, -1))
+    found.tree_knowledge = TreeKnowledge(mark, -1, -1)
+    return found
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from barnabas.cli.commands import app
 from barnabas.cli.doctor import _print, as_document, missing_directories, not_known_yet
 from barnabas.cli.open_transactions import Described, Open
 from barnabas.cli.shared.exits import ExitCode
-from barnabas.cli.start import _parser
+from barnabas.cli.start_options import parser
 from barnabas.cluster.security.acls import Acl, AclOperation, Permission, Resource, ResourceType
 from barnabas.offsets.lag import IsolationLag, PartitionLag, Status
 from simulator.env import sim_env
@@ -707,7 +707,7 @@ def test_every_check_has_a_row_that_fires() -> None:
 def test_every_command_is_one_that_there_is(command: tuple[str, ...]) -> None:
     words = shlex.split(Finding(NOTE, "", "", "", command).command_line(None if command[0] == "start" else "h:1"))[1:]
     if words[0] == "start":
-        _parser().parse_args(words[1:])
+        parser().parse_args(words[1:])
         return
     found: Any = typer.main.get_command(app)
     context = None

@@ -1,6 +1,5 @@
 """A data directory that Apache Kafka 4.1.0 wrote, against what Kafka's own dump tool printed of it."""
 
-import dataclasses
 import re
 import tarfile
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.record_batch import Compression, records
 from barnabas.runtime.disk import RealDisk
+from barnabas.runtime.ports import Env
 from barnabas.storage.index import TransactionIndex
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.producer_snapshot import read_snapshot
@@ -36,7 +36,8 @@ def manager(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kafka")
     with tarfile.open(GOLDEN / "data.tar.gz") as archive:
         archive.extractall(folder, filter="data")
-    env = dataclasses.replace(sim_env(), disk=RealDisk())
+    world = sim_env()
+    env = Env(world.clock, RealDisk(), world.network, world.rng)
     manager = LogManager(env, f"{folder}/data", BrokerConfig.of({}), lambda topic: {})
     manager.start()
     yield manager

@@ -1,9 +1,9 @@
 import asyncio
-import dataclasses
 import random
 
 import pytest
 from barnabas.protocol.record_batch import Record, batches, build
+from barnabas.runtime.ports import Env
 from barnabas.storage import producer_state, truncation
 from barnabas.storage.checkpoints import CheckpointError, read_offsets
 from barnabas.storage.directory_contents import DataDirectoryError
@@ -11,6 +11,7 @@ from barnabas.storage.log_manager import LogManager
 from barnabas.storage.producer_snapshot import read_snapshot
 from barnabas.storage.producer_state import REPLAYED_AFTER_CRASH_BYTES
 from simulator.disk import PowerLoss
+from simulator.env import SimEnv
 from simulator.storage import check_log
 from simulator.storage_transactions import visible
 
@@ -240,7 +241,7 @@ def test_a_long_start_lets_the_loop_run_and_says_how_far_it_is(world, caplog):
         async def sleep(self, delay_ms):
             await asyncio.sleep(0)
 
-    manager._env = dataclasses.replace(world.env, clock=SlowClock(world.clock))
+    manager._env = Env(SlowClock(world.clock), world.env.disk, world.env.network, world.env.rng)
     with caplog.at_level("INFO"):
         asyncio.run(main())
     assert len(passes) > 6
@@ -701,7 +702,7 @@ def test_a_crash_at_any_change_of_a_compaction_keeps_the_index_of_aborted_transa
             other = make_world()
             other.disk = disk.copy(other.clock, random.Random(f"{seed} {number}"))
             other.disk.crash(fate)
-            other.env = dataclasses.replace(other.env, disk=other.disk)
+            other.env = SimEnv(other.env.clock, other.disk, other.env.network, other.env.rng)
             log = other.open().get("t", 0)
             other.marker(log, 5)
             log.set_high_watermark(log.log_end_offset)

@@ -174,6 +174,7 @@ class Broker:
             coordination,
             node_id,
             self.log_manager,
+            lambda: self.own_registration.is_in_its_tree(),
             lambda: self.own_registration.is_mark_counted(),
             lambda: self.metadata_cache.largest_leader_epoch,
         )

@@ -104,12 +104,14 @@ class OwnRegistration:
         place = self._registration
         return place is not None and place.is_present(place.broker_epoch)
 
+    def is_in_its_tree(self) -> bool:
+        """Whether the tree is the one in which this broker is: another one is not written to."""
+        return self._registration is not None and self._registration.is_of_this_session and not self.why_not
+
     def is_mark_counted(self) -> bool:
         """Whether the mark is counted: somebody may put an older tree back under this broker, or there are other
-        replicas; and the tree is the one in which this broker is.
+        replicas.
         """
-        if self._registration is None or not self._registration.is_of_this_session or self.why_not:
-            return False
         return bool(self._config.zookeeper_connect) or any(
             len(partition.replicas) > 1 for partition in self._replica_manager.partitions.values()
         )

@@ -48,7 +48,8 @@ SYNC_MS = 60_000.0  # how often it is synced
 class OwnMark:
     """The mark of this broker.
 
-    `is_wanted`: whether there are other replicas, or somebody may put an older tree back while the broker runs.
+    It is written only while `is_in_its_tree`: a tree that was put back under the broker, and has its newest mark, could
+    not be told from that of before any more. `is_wanted`: whether there are other replicas, or somebody may do so.
     Otherwise it counts when it registers: leader epochs change by that only; and once more when that is synced.
     `leader_epoch`: the largest one of which it was told in this life.
     """
@@ -59,6 +60,7 @@ class OwnMark:
         coordination: Coordination,
         node_id: int,
         log_manager: LogManager,
+        is_in_its_tree: Callable[[], bool],
         is_wanted: Callable[[], bool],
         leader_epoch: Callable[[], int],
     ) -> None:
@@ -68,6 +70,7 @@ class OwnMark:
         self._upkeep = env.upkeep
         self._coordination = coordination
         self._log_manager = log_manager
+        self._is_in_its_tree = is_in_its_tree
         self._is_wanted = is_wanted
         self._leader_epoch = leader_epoch
         self._number = 0
@@ -119,7 +122,7 @@ class OwnMark:
 
     async def count(self) -> None:
         """Count it up, if that is wanted, or the tree does not know yet what is synced."""
-        if self._is_wanted() or self._durable > self._durable_in_tree:
+        if self._is_in_its_tree() and (self._is_wanted() or self._durable > self._durable_in_tree):
             await self.write(self._next)
 
     @property
@@ -201,5 +204,5 @@ class OwnMark:
             await self.count()
         except CoordinationError as error:
             logger.debug("failed to count up the tree mark: %s", error)
-        if self._is_wanted() and now_ms >= self._synced_ms + SYNC_MS:
+        if self._is_in_its_tree() and self._is_wanted() and now_ms >= self._synced_ms + SYNC_MS:
             self._keep()

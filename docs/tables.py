@@ -20,7 +20,7 @@ from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.entities import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS
 from barnabas.config.settings import Dynamic, Setting
 from barnabas.config.topic import TOPIC_SETTINGS
-from barnabas.protocol.messages import api_name
+from barnabas.protocol.api_keys import ApiKey
 
 MARKER = re.compile(r"^<!-- table: (\w+) -->$", re.M)
 CHANGES = {Dynamic.NEVER: "at a start", Dynamic.BROKER: "of one broker", Dynamic.CLUSTER: "of one or all brokers"}
@@ -81,7 +81,9 @@ def checks() -> str:
 
 def not_built() -> str:
     """The APIs of Kafka that are not built."""
-    rows = [[feature, ", ".join(f"{api_name(key)} ({key})" for key in keys)] for feature, keys in NOT_BUILT.items()]
+    rows = [
+        [feature, ", ".join(f"{ApiKey(key).kafka_name} ({key})" for key in keys)] for feature, keys in NOT_BUILT.items()
+    ]
     return table(["not built", "APIs"], rows)
 
 

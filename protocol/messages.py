@@ -11,13 +11,7 @@ from barnabas.protocol import schema
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.message import Message, make_class
 
-
-def api_name(key: int) -> str:
-    """Kafka's name of an API, as in `FetchRequest`."""
-    return "".join(word.capitalize() for word in ApiKey(key).name.split("_"))
-
-
-_FILES = {api_name(key): key.name.lower() for key in ApiKey}
+_FILES = {key.kafka_name: key.name.lower() for key in ApiKey}
 
 
 def __getattr__(name: str) -> Any:
@@ -45,7 +39,7 @@ def response_class(key: int) -> type[Message]:
 def _class(key: int, suffix: str) -> type[Message]:
     if key not in ApiKey._value2member_map_:
         raise KeyError(key)
-    name = api_name(key) + suffix
+    name = ApiKey(key).kafka_name + suffix
     try:
         cls: type[Message] = globals().get(name) or __getattr__(name)
     except FileNotFoundError:

@@ -75,11 +75,14 @@ class World:
             self.run(self.coordination.create(paths.partition_state(*key), BEFORE.encode(), make_parents=True))
         self.partitions: dict[Any, None] = {}
         self.told = -1
+        self.is_in_its_tree = True
         self.heard: list[None] = []
         self.mark, self.restored = self.parts()
 
     def parts(self) -> tuple[OwnMark, RestoredTree]:
-        mark = OwnMark(self.env, self.coordination, ID, self.logs, lambda: True, lambda: self.told)
+        mark = OwnMark(
+            self.env, self.coordination, ID, self.logs, lambda: self.is_in_its_tree, lambda: True, lambda: self.told
+        )
         manager: Any = SimpleNamespace(undecided=self.partitions)
         self.settings = OldSettings(self.env.clock, self.coordination)
         return mark, RestoredTree(
@@ -241,7 +244,7 @@ def test_what_is_known_survives_a_power_loss(env: SimEnv) -> None:
 @pytest.mark.parametrize("is_wanted", [True, False])
 def test_the_tree_hears_which_mark_is_durable(env: SimEnv, is_wanted: bool) -> None:
     world = World(env)
-    mark = OwnMark(env, world.coordination, ID, world.logs, lambda: is_wanted, lambda: -1)
+    mark = OwnMark(env, world.coordination, ID, world.logs, lambda: True, lambda: is_wanted, lambda: -1)
 
     def in_tree() -> TreeMark:
         found: TreeMark = world.run(mark.in_tree())[0]
@@ -266,6 +269,23 @@ def test_the_tree_hears_which_mark_is_durable(env: SimEnv, is_wanted: bool) -> N
     assert read_tree_knowledge(env.disk, f"/data/{TREE_MARK}").mark == now.durable
     world.run(world.parts()[0].write(now._replace(number=90)))
     assert in_tree().durable == now.durable
+
+
+def test_a_tree_that_was_put_back_under_the_broker_gets_no_mark(env: SimEnv) -> None:
+    """Once, it was told there which mark is durable; then the copy was as new as the disks, and the broker went on."""
+    world = World(env)
+    world.run(world.coordination.multi(world.mark.counting()))
+    world.run(world.mark.registered())
+    copied, _ = world.run(world.mark.in_tree())
+    world.run(world.mark.count())
+    world.run(world.coordination.set(world.mark.path, copied.encode()))
+    assert world.run(world.mark.in_tree())[0] == copied
+    world.is_in_its_tree = False
+    world.run(world.mark.count())
+    assert world.run(world.mark.in_tree())[0] == copied
+    world.is_in_its_tree = True
+    world.run(world.mark.count())
+    assert world.run(world.mark.in_tree())[0].durable == 1
 
 
 def test_a_mark_that_a_disk_refuses_is_not_durable(env: SimEnv) -> None:

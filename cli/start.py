@@ -117,7 +117,7 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
         parent if (profile.exit_with_parent if said.exit_with_parent is None else said.exit_with_parent) else None,
         security,
     )
-    _check_snapshot(settings.config, said.brokers)
+    _check_for_tests(settings.config, said.brokers)
     first, *others = order.directories
     if said.brokers is not None or (not others and env.disk.exists(f"{first}/{CLUSTER_FILE}")):
         return _run_cluster(env, said, {**profile.settings, **given}, settings, order, log)
@@ -126,12 +126,16 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
     return _run(env, order)
 
 
-def _check_snapshot(config: "BrokerConfig", brokers: int | None) -> None:
-    """Failure if control.start.snapshot is not for these brokers."""
+def _check_for_tests(config: "BrokerConfig", brokers: int | None) -> None:
+    """Failure if settings for the start of a test's broker are not for these."""
+    for name, said in (
+        ("control.start.snapshot", config.control_start_snapshot is not None),
+        ("control.start.waits", config.control_start_waits),
+    ):
+        if said and not config.control_enable:
+            fail(f"{name} is for tests: say --profile ci, or control.enable=true.", ExitCode.NOT_VALID)
     if config.control_start_snapshot is None:
         return
-    if not config.control_enable:
-        fail("control.start.snapshot is for tests: say --profile ci, or control.enable=true.", ExitCode.NOT_VALID)
     if brokers is not None or config.coordination_path or config.zookeeper_connect:
         why = "is for one broker whose tree is in its data: of others, take a snapshot when all serve"
         fail(f"control.start.snapshot {why} (/v1/control/snapshots).", ExitCode.NOT_VALID)
@@ -334,6 +338,8 @@ def _end_with_parent(parent: int, loop: asyncio.AbstractEventLoop, told_to_stop:
 
 async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
     logger.info("the %s build of Barnabas starts", build_name())
+    if order.config.control_start_waits and not await _is_told_to_begin(stop):
+        return ExitCode.DONE
     await _finish_restores(env, order)
     if not order.config.control_enable:
         code = await _serve_once(env, order, stop, None)
@@ -436,6 +442,27 @@ async def _finish_restores(env: "Env", order: Order) -> None:
                     continue
                 except OSError as error:
                     fail(f"{error.filename or directory}: {error.strerror}.")
+
+
+async def _is_told_to_begin(stop: asyncio.Event) -> bool:
+    """Wait for a line: somebody makes the data meanwhile. False: this is to stop. Failure: nobody will tell it."""
+    from barnabas.broker.broker import Broker  # noqa: F401  (it takes most of a start)
+
+    loop, is_told, descriptor = asyncio.get_running_loop(), asyncio.Event(), sys.stdin.fileno()
+    try:
+        loop.add_reader(descriptor, is_told.set)
+    except OSError:  # a file, which keeps nobody waiting
+        is_told.set()
+    waits = [asyncio.ensure_future(event.wait()) for event in (is_told, stop)]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    loop.remove_reader(descriptor)
+    for each in waits:
+        each.cancel()
+    if stop.is_set():
+        return False
+    if not sys.stdin.readline():
+        fail("control.start.waits: standard input has ended, and no line came.", ExitCode.NOT_VALID)
+    return True
 
 
 async def _begin_snapshot(broker: "Broker", folder: str) -> None:

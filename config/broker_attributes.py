@@ -24,6 +24,7 @@ class BrokerAttributes:
     control_clock_ahead_ms: int
     control_enable: bool
     control_start_snapshot: str | None
+    control_start_waits: bool
     control_sync_enable: bool
     controlled_shutdown_enable: bool
     controlled_shutdown_max_retries: int

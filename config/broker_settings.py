@@ -58,6 +58,7 @@ connections.max.reauth.ms | LONG | 0 | - | - | After how long a client must log 
 control.clock.ahead.ms | LONG | 0 | - | - hidden | How far the wall clock of this broker is ahead of the machine's when it starts (control.enable).
 control.enable | BOOLEAN | false | - | - hidden | Whether tests may command this broker over HTTP (/v1/control): faults, waits, a record of requests.
 control.start.snapshot | STRING | null | - | - hidden | A new folder for a snapshot of what this broker begins with; it serves when that is made (control.enable).
+control.start.waits | BOOLEAN | false | - | - hidden | Whether this broker looks at its data only when a line comes on standard input (control.enable).
 control.sync.enable | BOOLEAN | true | - | - hidden | Whether what is written is synced to the disk; if not, it survives a kill, but no power cut (control.enable).
 early.start.listeners | STRING | null | - | - | -
 http.address | STRING | null | - | - hidden | host:port of the HTTP API; the broker says it, nobody sets it.

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -84,7 +85,7 @@ class Barnabas:
             self.stop()
             raise
 
-    def _start(self, snapshot: Path | None) -> None:
+    def _start(self, snapshot: Path | None, make_data: Callable[[], None] | None = None) -> None:
         if self._lock is not None:
             raise RuntimeError("these brokers are started already: stop them first, or make another Barnabas")
         try:
@@ -97,10 +98,11 @@ class Barnabas:
         self._watcher = Watcher(str(self.folder))
         atexit.register(self.stop)
         try:
-            if self._begins_with is not None:
-                self._begins_with.copy_to(self.folder)
+            if make_data is None and self._begins_with is not None:
+                make_data = partial(self._begins_with.copy_to, self.folder)
                 self.clock.ahead_ms = self._begins_with.clock_ahead_ms
-            self._begin(self.processes.values(), lambda: temporary.remove_abandoned(str(self.folder)), snapshot)
+            tidy = partial(temporary.remove_abandoned, str(self.folder))
+            self._begin(self.processes.values(), tidy, snapshot, make_data)
         except BaseException:
             self.stop()
             raise
@@ -110,13 +112,18 @@ class Barnabas:
         processes: Iterable[BrokerProcess],
         meanwhile: Callable[[], None] = lambda: None,
         snapshot: Path | None = None,
+        make_data: Callable[[], None] | None = None,
     ) -> None:
         begun = list(processes)
         for process in begun:
-            process.begin(self.clock.ahead_ms, snapshot)
+            process.begin(self.clock.ahead_ms, snapshot, waits=make_data is not None)
             self._may_be_behind.discard(process.node_id)
             if self._watcher is not None and process.pid is not None:
                 self._watcher.tell(process.pid)
+        if make_data is not None:
+            make_data()
+            for process in begun:
+                process.go_on()
         meanwhile()
         # Whoever speaks first, or ends: those that serve already would wait for ever for one that has ended.
         with selectors.DefaultSelector() as outputs:
@@ -541,9 +548,13 @@ class Barnabas:
     @contextmanager
     def fork(self) -> Iterator["Barnabas"]:
         """Other brokers, with the same data, while the block lasts."""
-        mark = self.snapshot()
-        with Barnabas(len(self.processes), self._config, snapshot=mark) as copy:
+        copy = Barnabas(len(self.processes), self._config)
+        copy.clock.ahead_ms = self.clock.ahead_ms
+        copy._start(None, lambda: self.snapshot().copy_to(copy.folder))
+        try:
             yield copy
+        finally:
+            copy.stop()
 
     def leader_of(self, topic: Topic | str, partition: int) -> int | None:
         """The broker that leads a partition; None: nobody does. IndexError: the topic has fewer partitions."""

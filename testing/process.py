@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -73,10 +74,10 @@ class BrokerProcess:
         assert self._process.stdout is not None
         return self._process.stdout
 
-    def begin(self, clock_ahead_ms: int = 0, snapshot: Path | None = None) -> None:
+    def begin(self, clock_ahead_ms: int = 0, snapshot: Path | None = None, *, waits: bool = False) -> None:
         """Start the process, its wall clock so far ahead. Call `wait_until_ready` before it is used.
 
-        `snapshot`: where one of what it begins with goes.
+        `snapshot`: where one of what it begins with goes. `waits`: it looks at its data after `go_on`.
         """
         assert not self.runs, f"broker {self.node_id} runs already"
         self.is_paused, self._is_awaited = False, True
@@ -86,12 +87,21 @@ class BrokerProcess:
         settings = {**self._settings, "control.clock.ahead.ms": str(clock_ahead_ms)}
         if snapshot is not None:
             settings["control.start.snapshot"] = str(snapshot)
+        if waits:
+            settings["control.start.waits"] = "true"
         for name, text in settings.items():
             command += ["--set", f"{name}={text}"]
         with self.log.open("a") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True
-            )
+            stdin = subprocess.PIPE if waits else subprocess.DEVNULL
+            self._process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=log, text=True)
+
+    def go_on(self) -> None:
+        """The data of a process that `waits` is there."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended, as `wait_until_ready` will say
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
 
     def wait_until_ready(self) -> None:
         """Return when it serves. StartError if it does not."""
@@ -152,6 +162,8 @@ class BrokerProcess:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
         self._process = None

@@ -1,9 +1,10 @@
-"""A broker that notes what it begins with before it says that it serves (`control.start.snapshot`)."""
+"""A broker that notes what it begins with before it serves, or starts while its data is made (`control.start.*`)."""
 
 import json
 import os
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -136,3 +137,53 @@ def test_a_test_hears_why_it_does_not_start() -> None:
     with pytest.raises(StartError, match=r"control\.start\.snapshot is for tests"):
         kafka.start_with_snapshot()
     assert kafka.running == []
+
+
+def test_a_broker_may_start_while_its_data_is_made(tmp_path: Path) -> None:
+    """As a fork does: most of a start needs no data."""
+    with Barnabas() as kafka:
+        topic = kafka.topic("orders")
+        topic.produce(["a"])
+        mark = kafka.snapshot()
+        words = ["--profile", "ci", "--data", str(tmp_path / "0"), "--set", "control.start.waits=true"]
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = forked.Popen([*START, *words], **streams, text=True)
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            time.sleep(1)
+            assert not (tmp_path / "0").exists()
+            mark.copy_to(tmp_path)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            ready = json.loads(process.stdout.readline())
+            with urllib.request.urlopen(f"http://{ready['http']}/v1/topics", timeout=60) as answer:
+                assert [row["topic"] for row in json.load(answer)["topics"]] == [topic.name]
+        finally:
+            process.terminate()
+            process.communicate(timeout=200)
+
+
+def test_who_is_never_told_to_begin_touches_nothing(tmp_path: Path) -> None:
+    words = ("--profile", "ci", "--data", str(tmp_path / "data"), "--set", "control.start.waits=true")
+    for stdin in (subprocess.DEVNULL, subprocess.PIPE):
+        done = forked.run([*START, *words], stdin=stdin, capture_output=True, text=True, timeout=200)
+        assert (done.returncode, "no line came" in done.stderr) == (2, True), done.stderr
+    process = forked.Popen([*START, *words], stdin=subprocess.PIPE)
+    time.sleep(1)
+    process.terminate()
+    assert process.wait(200) == 0
+    process.communicate()
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_fork_that_cannot_be_made_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Barnabas() as kafka:
+
+        def fail(*_: object) -> None:
+            raise OSError(28, "No space left on device", "somewhere")
+
+        monkeypatch.setattr("barnabas.testing.snapshot.Snapshot.copy_to", fail)
+        with pytest.raises(OSError, match="No space left"), kafka.fork():
+            pytest.fail("there is no fork")
+        assert kafka.topic("orders").values() == []

@@ -384,8 +384,8 @@ def test_nobody_waits_for_a_broker_that_has_ended(monkeypatch: pytest.MonkeyPatc
     kafka = Barnabas(3)
     begin = kafka.processes[2].begin
 
-    def begin_and_end(*words: Any) -> None:
-        begin(*words)
+    def begin_and_end(*words: Any, **more: Any) -> None:
+        begin(*words, **more)
         assert kafka.processes[2].pid is not None
         os.kill(kafka.processes[2].pid, signal.SIGKILL)
 

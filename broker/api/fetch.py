@@ -364,16 +364,16 @@ def _if_it_goes_on(services: Services, session: FetchSession, is_first: bool) ->
 
 
 def _params(services: Services, request: FetchRequest, context: RequestContext) -> FetchParams:
-    return FetchParams(
-        replica_id=_replica_id(request, context.api_version),
-        replica_epoch=request.replica_state.replica_epoch,
-        max_wait_ms=request.max_wait_ms,
-        min_bytes=request.min_bytes,
-        max_bytes=min(request.max_bytes, services.config.fetch_max_bytes),
-        isolation_level=request.isolation_level,
-        version=context.api_version,
-        rack=request.rack_id,
-        listener=context.listener_name,
+    return FetchParams(  # by place: a named tuple takes names slowly
+        _replica_id(request, context.api_version),
+        request.replica_state.replica_epoch,
+        request.max_wait_ms,
+        request.min_bytes,
+        min(request.max_bytes, services.config.fetch_max_bytes),
+        request.isolation_level,
+        context.api_version,
+        request.rack_id,
+        context.listener_name,
     )
 
 

@@ -41,15 +41,17 @@ class SessionPartition(FetchPartition):
         current_leader_epoch: int = -1,
         last_fetched_epoch: int = -1,
     ) -> None:
-        # Not by the base's: a fetch without a session makes one for each partition.
-        self.topic = topic
-        self.index = index
-        self.fetch_offset = fetch_offset
-        self.max_bytes = max_bytes
-        self.topic_id = topic_id
-        self.log_start_offset = log_start_offset
-        self.current_leader_epoch = current_leader_epoch
-        self.last_fetched_epoch = last_fetched_epoch
+        # By place: a fetch without a session makes one for each partition.
+        super().__init__(
+            topic,
+            index,
+            fetch_offset,
+            max_bytes,
+            topic_id,
+            log_start_offset,
+            current_leader_epoch,
+            last_fetched_epoch,
+        )
         self.key: PartitionKey = (topic_id if topic is None else topic, index)
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1

@@ -22,6 +22,7 @@ from barnabas.runtime import output, temporary
 from barnabas.runtime.build import build_name
 from barnabas.runtime.parent import call_when_parent_is_gone
 from barnabas.runtime.ports import DISK_FULL, READ_ONLY, RESTORE_PLAN, RESTORED_PLAN, TOO_MANY_OPEN
+from barnabas.runtime.tasks import one_is_set
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -453,11 +454,8 @@ async def _is_told_to_begin(stop: asyncio.Event) -> bool:
         loop.add_reader(descriptor, is_told.set)
     except OSError:  # a file, which keeps nobody waiting
         is_told.set()
-    waits = [asyncio.ensure_future(event.wait()) for event in (is_told, stop)]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    await one_is_set(is_told, stop)
     loop.remove_reader(descriptor)
-    for each in waits:
-        each.cancel()
     if stop.is_set():
         return False
     if not sys.stdin.readline():

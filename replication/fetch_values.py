@@ -50,7 +50,6 @@ class FetchPartition:
         index: int,
         fetch_offset: int,
         max_bytes: int,
-        *,
         topic_id: bytes = NO_TOPIC_ID,
         log_start_offset: int = -1,
         current_leader_epoch: int = -1,

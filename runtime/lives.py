@@ -28,6 +28,7 @@ from barnabas.runtime.clock import MovableClock
 from barnabas.runtime.meeting import Meeting, MeetingError
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Disk
+from barnabas.runtime.tasks import one_is_set
 
 LIFE_BYTES_MIN = 1 << 20  # less room than that may be too little for a start
 REFUSES_FOR_S = 1.0  # until the others have come, which were told the same
@@ -245,10 +246,7 @@ class Lives:
     async def end(self, stop: asyncio.Event) -> bool:
         """Wait until this life is to end; True: another one follows, call `are_quiet`."""
         while True:
-            told = [asyncio.ensure_future(event.wait()) for event in (stop, self._is_wanted)]
-            await asyncio.wait(told, return_when=asyncio.FIRST_COMPLETED)
-            for each in told:
-                each.cancel()
+            await one_is_set(stop, self._is_wanted)
             if stop.is_set():
                 return False
             if self._meeting is not None:

@@ -1,4 +1,7 @@
-"""Tasks of the broker: a request began them, and they are done to their end even if its client is gone."""
+"""Tasks of the broker: a request began them, and they are done to their end even if its client is gone.
+
+And the wait of a process for one of several events.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -70,3 +73,11 @@ class Tasks:
         self._has_ended = True
         for task in self._tasks:
             task.cancel()
+
+
+async def one_is_set(*events: asyncio.Event) -> None:
+    """Return when one of the events is set."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for each in waits:
+        each.cancel()

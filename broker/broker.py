@@ -341,7 +341,6 @@ class Broker:
             await self.when_registered()
         await self._hear_from_the_controller()
         await in_tree(self.features.start)  # the controller may have made them just now
-        self.producer_ids.start()
         await self.logins.start()
         self.server.serve()
         logger.info("broker %d of cluster %s serves at %s", self.node_id, self.cluster_id, self.addresses.bootstrap)

@@ -157,7 +157,7 @@ class OwnMark:
         def synced(error: OSError | None) -> None:
             if error is not None:
                 logger.warning("failed to write the tree mark to a disk: %s", error)
-            elif len(files) == len(folders):
+            elif len(files) == len(folders) and self._disk.syncs:
                 self._durable = max(self._durable, number)
             kept.complete(None)
 

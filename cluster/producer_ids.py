@@ -1,4 +1,4 @@
-"""Producer ids (KIP-98) in blocks from the controller, by AllocateProducerIds, taken before they are needed."""
+"""Producer ids (KIP-98) in blocks from the controller, by AllocateProducerIds."""
 
 import logging
 from collections.abc import Callable
@@ -18,7 +18,7 @@ ANSWER_WITHIN_MS = 60_000.0  # afterwards the next request for an id asks again
 
 
 class ProducerIds:
-    """Hands ids out of one block and has the next one fetched in time.
+    """Hands ids out of one block and has the next one fetched before they are needed.
 
     `given` notes the last id of a block that this broker was given. The block is used when that is complete.
     """
@@ -45,12 +45,11 @@ class ProducerIds:
         self._is_stopped = False
         self._waiting: dict[Pending[int | None], Timer] = {}
 
-    def start(self) -> None:
-        """Begin to take the first block; `next` says None until it is there."""
-        self._refill()
-
     def next(self) -> int | None:
-        """An id that no producer of this cluster had before. None: not ready, ask again soon."""
+        """An id that no producer of this cluster had before. None: not ready, ask again soon.
+
+        The first block is taken for the first producer: few brokers of tests have one, and each start would write it.
+        """
         if self._next == self._end:
             if self._spare is None:
                 self._refill()

@@ -1,6 +1,7 @@
 """The operating system's clocks and the running asyncio loop."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -15,6 +16,16 @@ T = TypeVar("T")
 _time_ns: Final = time.time_ns
 _monotonic: Final = time.monotonic
 CLOCK_MS_MAX = 1 << 47  # how far tests move it, some thousand years: with more, dates could not be told
+
+
+def roundest(due_ms: int, slack_ms: int) -> int:
+    """Of the times from `due_ms` to `slack_ms` later the one that most powers of two divide.
+
+    Calls that are due about the same time get the same one, and who repeats one stays with it, as do timers of Linux.
+    """
+    latest_ms = due_ms + slack_ms
+    bits = ((due_ms - 1) ^ latest_ms).bit_length() - 1
+    return latest_ms >> bits << bits
 
 
 class RealClock:
@@ -57,7 +68,10 @@ class RealClock:
         asyncio.get_running_loop().run_in_executor(self._workers[thread], work).add_done_callback(ended)
         return pending
 
-    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+    def call_later(self, delay_ms: float, callback: Callable[[], None], slack_ms: float = 0.0) -> Timer:
+        if slack_ms:
+            now_ms = _monotonic() * 1000.0
+            delay_ms = roundest(math.ceil(now_ms + delay_ms), int(slack_ms)) - now_ms
         return asyncio.get_running_loop().call_later(delay_ms / 1000.0, callback)
 
     async def sleep(self, delay_ms: float) -> None:

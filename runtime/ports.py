@@ -75,8 +75,11 @@ class Clock(Protocol):
         Nothing else may change the values that it uses.
         """
 
-    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
-        """Call once, no sooner than `delay_ms` from now."""
+    def call_later(self, delay_ms: float, callback: Callable[[], None], slack_ms: float = 0.0) -> Timer:
+        """Call once, no sooner than `delay_ms` from now.
+
+        `slack_ms`: so much later will do, so that an idle machine wakes up once for several calls.
+        """
 
     async def sleep(self, delay_ms: float) -> None:
         """Suspend the calling task for at least `delay_ms`."""

@@ -28,6 +28,9 @@ logger = logging.getLogger("barnabas.upkeep")
 LOOK_MS = 5_000.0  # how often the supervisor looks
 LATE_MS = 30_000.0  # how much later than expected a task may show that it runs
 WAIT_MAX_MS = 300_000.0  # how long a completion may take: a sync on a slow disk may take minutes
+SLACK = 0.28  # of an interval: how much later a round may begin. So 100 ms may be 128, and 1,000 may be 1,024
+SLACK_MAX_MS = 250.0
+SLACK_FROM_MS = 100.0  # shorter intervals are those that somebody waits for
 SET_ASIDE_MS = 1_000.0  # after the first failure
 SET_ASIDE_INTERVALS = 40  # the longest time, in intervals of the task
 SET_ASIDE_AT_MOST_MS = (10_000.0, 3_600_000.0)  # the bounds of that longest time
@@ -87,8 +90,10 @@ class Task(Generic[Item]):
     # -- its life
 
     def start(self) -> None:
-        """Begin the next round when the interval has passed."""
-        self._call_later(self._interval_ms(), self._begin)
+        """Begin the next round when the interval has passed, or a little later, together with other tasks."""
+        interval_ms = self._interval_ms()
+        slack_ms = min(interval_ms * SLACK, SLACK_MAX_MS) if interval_ms >= SLACK_FROM_MS else 0.0
+        self._call_later(interval_ms, self._begin, slack_ms)
 
     def stop(self) -> None:
         """Stop, even in the middle of a round."""
@@ -194,11 +199,11 @@ class Task(Generic[Item]):
         if not self._is_stopped:
             self.start()
 
-    def _call_later(self, delay_ms: float, call: Callable[[], None]) -> None:
+    def _call_later(self, delay_ms: float, call: Callable[[], None], slack_ms: float = 0.0) -> None:
         if self.timer is not None:
             self.timer.cancel()
         turn = self._expect(delay_ms)
-        self.timer = self._clock.call_later(delay_ms, lambda: call() if self._turn is turn else None)
+        self.timer = self._clock.call_later(delay_ms, lambda: call() if self._turn is turn else None, slack_ms)
 
     def _expect(self, delay_ms: float) -> object:
         self._expected_ms = self._clock.monotonic_ms() + delay_ms + LATE_MS

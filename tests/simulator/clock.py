@@ -275,8 +275,8 @@ class SimClock:
         """Do the work after THREAD_MS; returns its result."""
         return in_a_while(self, work)
 
-    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
-        """Call at a later instant."""
+    def call_later(self, delay_ms: float, callback: Callable[[], None], slack_ms: float = 0.0) -> Timer:
+        """Call at a later instant, exactly."""
         timer = self.loop.call_later(delay_ms / 1000.0, callback)
         timer.owner = None
         return timer

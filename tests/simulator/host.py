@@ -53,7 +53,7 @@ class _LifeClock:
     def in_thread(self, work: Callable[[], T], thread: str = "work") -> Pending[T]:
         return in_a_while(self, work)
 
-    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+    def call_later(self, delay_ms: float, callback: Callable[[], None], slack_ms: float = 0.0) -> Timer:
         timer = self._clock.loop.call_later(delay_ms / 1000.0, self._life.doing(callback))
         timer.owner = self._life
         return timer

@@ -87,6 +87,7 @@ def test_a_broker_starts_when_nobody_can_read_which_producer_ids_were_given(
 
         async def producer_id() -> int | None:
             assert host.life is not None
+            assert host.life.broker.producer_ids.next() is None
             await env.clock.sleep(1_000)
             return host.life.broker.producer_ids.next()
 

@@ -38,7 +38,6 @@ def world() -> World:
 
 
 def test_the_next_block_is_there_before_it_is_needed(world: World) -> None:
-    world.ids.start()
     assert world.ids.next() is None
     assert len(world.asked) == 1, "one request in flight"
     assert (world.asked[0].broker_id, world.asked[0].broker_epoch) == (7, 70)
@@ -54,7 +53,7 @@ def test_the_next_block_is_there_before_it_is_needed(world: World) -> None:
 
 @pytest.mark.parametrize("answer", [None, AllocateProducerIdsResponse(error_code=ErrorCode.NOT_CONTROLLER)])
 def test_it_asks_until_it_has_a_block(world: World, answer: AllocateProducerIdsResponse | None) -> None:
-    world.ids.start()
+    world.ids.next()
     for asked in range(1, 5):
         assert len(world.asked) == asked
         world.answers[-1].complete(answer)
@@ -68,7 +67,7 @@ def test_it_asks_until_it_has_a_block(world: World, answer: AllocateProducerIdsR
 
 
 def test_an_answer_that_never_comes_is_not_waited_for_for_ever(world: World) -> None:
-    world.ids.start()
+    world.ids.next()
     world.env.clock.advance(ANSWER_WITHIN_MS)
     assert world.ids.next() is None
     assert len(world.asked) == 2
@@ -78,7 +77,7 @@ def test_an_answer_that_never_comes_is_not_waited_for_for_ever(world: World) -> 
 
 
 def test_after_the_stop_it_asks_no_more(world: World) -> None:
-    world.ids.start()
+    world.ids.next()
     world.ids.stop()
     world.answers[-1].complete(None)
     world.env.clock.advance(10_000)
@@ -86,7 +85,7 @@ def test_after_the_stop_it_asks_no_more(world: World) -> None:
 
 
 def test_who_asks_before_the_block_is_there_waits_for_it(world: World) -> None:
-    world.ids.start()
+    world.ids.next()
     got: list[int | None] = []
     for _ in range(2):
         world.ids.next_within(100).then(got.append)
@@ -103,7 +102,7 @@ def test_who_asks_before_the_block_is_there_waits_for_it(world: World) -> None:
 
 def test_a_block_is_used_when_the_disks_know_of_it(world: World) -> None:
     world.kept = Pending()
-    world.ids.start()
+    world.ids.next()
     world.give(5_000)
     assert world.given == [5_999]
     assert world.ids.next() is None
@@ -113,7 +112,7 @@ def test_a_block_is_used_when_the_disks_know_of_it(world: World) -> None:
 
 
 def test_blocks_that_others_may_have_are_given_up(world: World) -> None:
-    world.ids.start()
+    world.ids.next()
     world.give(5_000)
     assert world.ids.next() == 5_000
     world.ids.give_up()

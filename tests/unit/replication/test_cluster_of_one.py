@@ -299,7 +299,7 @@ def test_producer_ids_never_repeat(env, alone):
                 await env.clock.sleep(0)
         assert taken == list(range(2_500))
         other = ProducerIds(env.clock, 1, lambda: alone.manager.broker_epoch, ask, lambda last: Pending.of(None))
-        other.start()
+        assert other.next() is None
         await env.clock.sleep(1)
         assert other.next() == 3_000, "the next block"
         ids.stop()

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from barnabas.runtime.clock import roundest
 from barnabas.runtime.env import real
 from barnabas.runtime.pending import Pending
 
@@ -86,6 +87,7 @@ def test_lock_excludes_this_process_and_others(tmp_path):
 
 ASK = """
 import sys
+from barnabas.runtime.clock import roundest
 from barnabas.runtime.env import real
 disk = real().disk
 print("ready", flush=True)
@@ -200,3 +202,19 @@ def test_cancelled_pending_tells_its_owner_and_ignores_completion():
     pending.cancel()
     pending.complete(1)
     assert dropped == [1]
+
+
+@pytest.mark.parametrize(("due_ms", "slack_ms", "called_ms"), [(1_000, 250, 1_024), (1_024, 250, 1_024), (3, 1, 4)])
+def test_what_may_be_called_later_is_called_at_a_round_time(due_ms: int, slack_ms: int, called_ms: int) -> None:
+    assert roundest(due_ms, slack_ms) == called_ms
+
+
+def test_what_is_repeated_is_called_together_after_a_while() -> None:
+    """So an idle broker wakes up eight times a second, and not for each of its tasks."""
+    times = {start_ms: start_ms for start_ms in range(90_001, 90_128, 7)}
+    for _ in range(40):
+        times = {start_ms: roundest(time_ms + 1_000, 250) for start_ms, time_ms in times.items()}
+        assert all(time_ms % 128 == 0 for time_ms in times.values())
+    for due_ms in range(1, 2_000, 7):
+        for slack_ms in (1, 28, 100, 250):
+            assert due_ms <= roundest(due_ms, slack_ms) <= due_ms + slack_ms

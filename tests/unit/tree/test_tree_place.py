@@ -14,6 +14,7 @@ from barnabas.cluster.tree.embedded import EmbeddedCoordination
 from barnabas.cluster.tree.port import ConnectionLossError, SessionExpiredError
 from barnabas.cluster.tree.tree_file import TreeFile
 from barnabas.cluster.tree.tree_opening import counters_on_disk
+from barnabas.cluster.tree.tree_place import STRANGE_MAX, UNREADABLE_LOOKS_MAX
 
 TIMEOUT_MS = embedded.SESSION_TIMEOUT_MS
 Tree = Any
@@ -63,7 +64,7 @@ async def test_who_has_a_tree_open_that_was_replaced_has_no_session_until_it_is_
     session, other = await started(tree), await started(tree)
     await session.create("/e", ephemeral=True)
     path, aside = put_in_the_place_of(tree, session)
-    await tree.clock.sleep(embedded.LIVENESS_MS + embedded.POLL_MS)
+    await tree.clock.sleep(embedded.POLL_ALONE_MS)  # the first one may not know the other yet
     for one in (session, other):
         assert not one.confirm_at_once()
         with pytest.raises(SessionExpiredError, match="was replaced by another file while it is in use"):
@@ -385,7 +386,7 @@ async def test_a_file_that_is_emptied_while_it_is_in_use_is_noticed(tree: Tree) 
     await write_many(session, "a")
     await tree.clock.sleep(2 * checkpoints.AFTER_CHANGE_MS)
     Path(tree.path).write_bytes(b"")
-    await tree.settle()
+    await tree.clock.sleep((UNREADABLE_LOOKS_MAX + 2 * STRANGE_MAX) * embedded.POLL_ALONE_MS)
     with pytest.raises(SessionExpiredError, match="is older than it was"):
         await session.confirm()
     await stop_all(tree)

@@ -32,7 +32,7 @@ def test_the_disk_of_the_broker_that_was_the_last_one(
     make_cluster: MakeCluster, tmp_path: Path, how: int, what: str
 ) -> None:
     """It was in sync alone, and leads everything, says the tree. What it has now must not count."""
-    cluster = make_cluster()
+    cluster = make_cluster(control_sync_enable="true")  # what is not synced, a new boot may have lost
     producers = cluster.filled_topic("t", 3)
     cluster.commit("g", "t", {0: 10})
     all_in_sync(cluster)

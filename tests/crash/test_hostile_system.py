@@ -364,7 +364,8 @@ def test_the_folder_of_a_killed_broker_that_is_put_back_is_told_where_the_tree_i
     start: Callable[..., Process], tmp_path: Path
 ) -> None:
     """It was one life behind, and until 2026-12 that was told from the fourth on, and never after a new boot."""
-    settings, data = {"coordination.path": str(tmp_path / "tree")}, tmp_path / "data"
+    settings = {"coordination.path": str(tmp_path / "tree"), "control.sync.enable": "true"}
+    data = tmp_path / "data"
     for life in ("copied", "newer"):
         process = start(settings=settings)
         client = Client(process.port)

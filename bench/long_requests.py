@@ -23,9 +23,7 @@ CONTROLLED = 5_000  # partitions that the controller speaks of
 class Long:
     """A request that can have any number of rows."""
 
-    def __init__(
-        self, api: ApiKey, version: int, with_rows: Callable[[Sequence[Any]], Message], rows: Sequence[Any]
-    ) -> None:
+    def __init__(self, api: ApiKey, version: int, with_rows: Callable[[Any], Message], rows: Sequence[Any]) -> None:
         self.api = api
         self.version = version
         self._with_rows = with_rows
@@ -48,7 +46,7 @@ def long_ones(topic: str, count: int) -> dict[str, Long]:
     commit, offsets, metadata = messages.OffsetCommitRequest, messages.OffsetFetchRequest, messages.MetadataRequest
     delete, epochs = messages.DeleteRecordsRequest, messages.OffsetForLeaderEpochRequest
 
-    def fetching(epoch: int) -> Callable[[Sequence[Any]], Message]:
+    def fetching(epoch: int) -> Callable[[Any], Message]:
         return lambda rows: fetch(
             max_wait_ms=100,
             min_bytes=1,
@@ -213,7 +211,7 @@ async def control(bench: Bench) -> None:
     await bench.create_topics((WIDE, CONTROLLED))
     broker = bench.broker
     topic_id = broker.metadata_cache.topic_id(WIDE)
-    said = {"controller_id": 0, "controller_epoch": broker.replica_manager.controller_epoch}
+    said: dict[str, Any] = {"controller_id": 0, "controller_epoch": broker.replica_manager.controller_epoch}
     said["broker_epoch"] = broker.replica_manager.broker_epoch
     update = messages.UpdateMetadataRequest
     lead = messages.LeaderAndIsrRequest
@@ -242,8 +240,7 @@ async def control(bench: Bench) -> None:
         ]
         known = topic_id if topic == WIDE else bytes(15) + b"u"
         topics = [lead.LeaderAndIsrTopicState(topic_name=topic, topic_id=known, partition_states=states)]
-        request = lead(**said, topic_states=topics)
-        await bench.timed(name, ApiKey.LEADER_AND_ISR, 7, request)
+        await bench.timed(name, ApiKey.LEADER_AND_ISR, 7, lead(**said, topic_states=topics))
         rows = [
             update.UpdateMetadataPartitionState(
                 partition_index=i, leader=leader, leader_epoch=epoch, isr=[leader], replicas=replicas
@@ -256,11 +253,11 @@ async def control(bench: Bench) -> None:
                 id=0, endpoints=[update.UpdateMetadataEndpoint(host="127.0.0.1", port=9, listener="PLAINTEXT")]
             )
         ]
-        request = update(**said, topic_states=told, live_brokers=live)
-        await bench.timed(f"update-metadata-{name}", ApiKey.UPDATE_METADATA, 8, request)
+        updated = update(**said, topic_states=told, live_brokers=live)
+        await bench.timed(f"update-metadata-{name}", ApiKey.UPDATE_METADATA, 8, updated)
     gone = [
         stop.StopReplicaPartitionState(partition_index=i, leader_epoch=epoch, delete_partition=True)
         for i in range(CONTROLLED)
     ]
-    request = stop(**said, topic_states=[stop.StopReplicaTopicState(topic_name=UNKNOWN, partition_states=gone)])
-    await bench.timed("stop-replica", ApiKey.STOP_REPLICA, 4, request)
+    stopped = stop(**said, topic_states=[stop.StopReplicaTopicState(topic_name=UNKNOWN, partition_states=gone)])
+    await bench.timed("stop-replica", ApiKey.STOP_REPLICA, 4, stopped)

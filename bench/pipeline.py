@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.offsets.records import decode_key, decode_value
 from barnabas.pipeline.directories import logs_of, pieces_of
 from barnabas.pipeline.options import read_options
@@ -36,7 +37,7 @@ from barnabas.pipeline.schemas import COMMITS
 from barnabas.pipeline.segment_reading import READ_BYTES, read_piece
 from barnabas.pipeline.session import start_session
 from barnabas.pipeline.source import source_of
-from barnabas.pipeline.sources import OFFSETS_TOPIC, LogReader, register
+from barnabas.pipeline.sources import LogReader, register
 
 from bench.pipeline_data import RECORDS_TOPIC, record_count, write_commits, write_records
 from bench.pipeline_small import small

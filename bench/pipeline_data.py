@@ -5,8 +5,8 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
+from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
-from barnabas.pipeline.sources import OFFSETS_TOPIC
 from barnabas.protocol import record_batch, uuids
 from barnabas.protocol.batch_layout import INT64
 from barnabas.protocol.checksum import crc32c

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.coordinators.coordinator import partition_for
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.pipeline.jobs.health_stream import health_stream
 from barnabas.pipeline.jobs.lag_stream import lag_stream
 from barnabas.pipeline.run import Run
 from barnabas.pipeline.source import source_of
-from barnabas.pipeline.sources import OFFSETS_TOPIC
 from barnabas.pipeline.streamed import TRIGGER_S, LiveTable
 from barnabas.pipeline.wire import Cluster
 from barnabas.protocol import messages, record_batch

@@ -13,10 +13,10 @@ def processor_seconds() -> float:
     used: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            pid, _, rest = stat.read_text().partition(" (")
+            name, _, rest = stat.read_text().partition(" (")
             fields = rest.rpartition(") ")[2].split()
-            parents[int(pid)] = int(fields[1])
-            used[int(pid)] = sum(map(int, fields[11:15]))  # its own, and of children that have ended
+            parents[int(name)] = int(fields[1])
+            used[int(name)] = sum(map(int, fields[11:15]))  # its own, and of children that have ended
     total = 0
     for pid, ticks in used.items():
         ancestor = pid

@@ -20,9 +20,9 @@ from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 
 from bench.apache_kafka import run_beside
-from bench.loads import find_coordinator
+from bench.loads import HEARTBEAT_VERSION, find_coordinator
 from bench.neighbour import Neighbour
-from bench.scale import HEARTBEAT_VERSION, JOIN_VERSION, SYNC_VERSION, Members
+from bench.scale import JOIN_VERSION, SYNC_VERSION, Members
 from bench.targets import Target
 from bench.wire import Connection, Latencies, close, connect, connect_many, create_topics
 
@@ -96,8 +96,9 @@ class Member:
         await self.rebalance(0)
         while not all_are_in.is_set():
             await asyncio.sleep(0.5)
-            named = {"group_id": self.group, "generation_id": self.generation, "member_id": self.member_id}
-            request = messages.HeartbeatRequest(**named)
+            request = messages.HeartbeatRequest(
+                group_id=self.group, generation_id=self.generation, member_id=self.member_id
+            )
             answer: Any = await self.connection.ask(ApiKey.HEARTBEAT, HEARTBEAT_VERSION, request)
             if answer.error_code:
                 await self.rebalance(0)

@@ -174,8 +174,8 @@ def main(words: Sequence[str]) -> int:
             f"advertised.listeners=PLAINTEXT://127.0.0.1:{ports[4]},SSL://127.0.0.1:{ports[2]},"
             f"SASL_SSL://127.0.0.1:{ports[3]}"
         )
-        of_own = settings(folder, *ports[:2], "PLAINTEXT://127.0.0.1:0")
-        of_kafka = [*SETTINGS, *settings(folder, *ports[2:4], listeners), advertised, security, jaas]
+        of_own = settings(folder, ports[0], ports[1], "PLAINTEXT://127.0.0.1:0")
+        of_kafka = [*SETTINGS, *settings(folder, ports[2], ports[3], listeners), advertised, security, jaas]
         with Barnabas(settings=of_own) as own, ApacheKafka(of_kafka, ports[4]) as kafka:
             targets = [
                 Secured(own, f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}"),

@@ -65,8 +65,8 @@ async def ask_for_everything(bench: Bench) -> None:
     """Requests of all APIs that may name many partitions, for all partitions."""
     indexes = range(bench.partitions - 1)
     produce = messages.ProduceRequest
-    rows = [produce.PartitionProduceData(index=i, records=batch([bytes(100)])) for i in indexes]
-    topics = [produce.TopicProduceData(name=WIDE, partition_data=rows)]
+    rows: list[Any] = [produce.PartitionProduceData(index=i, records=batch([bytes(100)])) for i in indexes]
+    topics: list[Any] = [produce.TopicProduceData(name=WIDE, partition_data=rows)]
     await bench.timed("produce-all", ApiKey.PRODUCE, 9, produce(acks=-1, timeout_ms=TIMEOUT_MS, topic_data=topics))
     await bench.timed("produce-again", ApiKey.PRODUCE, 9, produce(acks=-1, timeout_ms=TIMEOUT_MS, topic_data=topics))
     await bench.timed("metadata", ApiKey.METADATA, 9, messages.MetadataRequest(topics=None))
@@ -90,18 +90,18 @@ async def ask_for_everything(bench: Bench) -> None:
     for name, offset, wait_ms in (("fetch-all", 0, 0), ("fetch-nothing", 2, 0), ("fetch-wait", 2, 300)):
         rows = [fetch.FetchPartition(partition=i, fetch_offset=offset, partition_max_bytes=1 << 20) for i in indexes]
         topics = [fetch.FetchTopic(topic=WIDE, partitions=rows)]
-        request = fetch(max_wait_ms=wait_ms, min_bytes=1, max_bytes=50 << 20, topics=topics)
-        await bench.timed(name, ApiKey.FETCH, 11, request)
+        fetched = fetch(max_wait_ms=wait_ms, min_bytes=1, max_bytes=50 << 20, topics=topics)
+        await bench.timed(name, ApiKey.FETCH, 11, fetched)
     pages = messages.DescribeTopicPartitionsRequest
     topics = [pages.TopicRequest(name=name) for name in bench.broker.metadata_cache.topics]
-    request = pages(topics=topics, response_partition_limit=2000)
-    await bench.timed("describe-partitions", ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, request)
+    paged = pages(topics=topics, response_partition_limit=2000)
+    await bench.timed("describe-partitions", ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, paged)
     folders = messages.DescribeLogDirsRequest(topics=None)
     await bench.timed("describe-log-dirs", ApiKey.DESCRIBE_LOG_DIRS, 4, folders)
     delete = messages.DeleteRecordsRequest
     rows = [delete.DeleteRecordsPartition(partition_index=i, offset=1) for i in indexes]
-    request = delete(topics=[delete.DeleteRecordsTopic(name=WIDE, partitions=rows)], timeout_ms=TIMEOUT_MS)
-    await bench.timed("delete-records", ApiKey.DELETE_RECORDS, 2, request)
+    deleted = delete(topics=[delete.DeleteRecordsTopic(name=WIDE, partitions=rows)], timeout_ms=TIMEOUT_MS)
+    await bench.timed("delete-records", ApiKey.DELETE_RECORDS, 2, deleted)
 
 
 async def upkeep(bench: Bench) -> None:
@@ -161,7 +161,7 @@ async def conversion(bench: Bench) -> None:
 
 def produce_one(produce: Any, topic: str, records: bytes) -> Any:
     """A request for one partition."""
-    rows = [produce.PartitionProduceData(index=0, records=records)]
+    rows: list[Any] = [produce.PartitionProduceData(index=0, records=records)]
     topics = [produce.TopicProduceData(name=topic, partition_data=rows)]
     return produce(acks=-1, timeout_ms=TIMEOUT_MS, topic_data=topics)
 
@@ -236,14 +236,14 @@ async def rebalance(bench: Bench) -> None:
         metadata = b"\0\0" + (1).to_bytes(4, "big") + b"\0\5large\0\0\0\4" + round_number.to_bytes(4, "big")
         protocols = [make.JoinGroupRequestProtocol(name="range", metadata=metadata)]
         times = {"session_timeout_ms": 600_000, "rebalance_timeout_ms": 60_000}
-        of_all = {"group_id": "large", "protocol_type": "consumer", "protocols": protocols, **times}
+        of_all: dict[str, Any] = {"group_id": "large", "protocol_type": "consumer", "protocols": protocols, **times}
         requests = [make(member_id=member_id, **of_all) for member_id in member_ids]
         return [frames.encode_request(ApiKey.JOIN_GROUP, 3, 1, "bench", request) for request in requests]
 
     def syncs() -> list[bytes]:
         row = messages.SyncGroupRequest.SyncGroupRequestAssignment
         rows = [row(member_id=member_id, assignment=bytes(40)) for member_id in member_ids]
-        of_all = {"group_id": "large", "generation_id": generation}
+        of_all: dict[str, Any] = {"group_id": "large", "generation_id": generation}
         requests = [messages.SyncGroupRequest(member_id=one, **of_all) for one in member_ids]
         requests[leader].assignments = rows
         return [frames.encode_request(ApiKey.SYNC_GROUP, 2, 1, "bench", request) for request in requests]
@@ -371,9 +371,11 @@ async def expiry(bench: Bench) -> None:
         offsets_retention_minutes=0, offsets_retention_check_interval_ms=10**9
     )
     await asyncio.sleep(0.01)
+    task = manager.expiry
+    assert task is not None
 
     async def expire() -> None:
-        manager.expiry.run_soon()
+        task.run_soon()
         await asyncio.sleep(1)
         await until(lambda: not any(shard.offsets.has_offsets for shard in shards_of(bench)))
 

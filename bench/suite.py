@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ class _Watch:
         from barnabas.testing.process import BrokerProcess
 
         self.tests = 0
-        self.waits: Counter[str] = Counter()
+        self.waits: dict[str, float] = defaultdict(float)
         self.paths: dict[str, tuple[int, float, float]] = {}
         self.broker = self.broker_in_waits = 0.0
         self._spent_at_start: dict[int, float] = {}  # by process id, when the broker was ready

@@ -124,7 +124,7 @@ def _commit(kafka: Barnabas, topic: Topic, groups: int) -> None:
             request = make(group_id=f"group-{number}", generation_id_or_member_epoch=-1, topics=topics)
             connection.sendall(frames.encode_request(ApiKey.OFFSET_COMMIT, 7, number, "bench", request))
             frame = memoryview(answers.read(int.from_bytes(answers.read(4), "big")))
-            _, answer = frames.decode_response(ApiKey.OFFSET_COMMIT, 7, frame)
+            answer: Any = frames.decode_response(ApiKey.OFFSET_COMMIT, 7, frame)[1]
             assert {row.error_code for row in answer.topics[0].partitions} == {0}
 
 

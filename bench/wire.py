@@ -150,7 +150,7 @@ async def closed_loop(
     stop_at = 0.0
 
     def drive(connection: Connection, row: Sequence[bytes]) -> None:
-        expected: list[bytes | None] = [None] * len(row)
+        expected: list[memoryview | None] = [None] * len(row)
         write = connection.transport.write
         turn = 0
         sent = clock()
@@ -164,7 +164,7 @@ async def closed_loop(
                     if not ended.done():
                         ended.set_exception(LoadError(f"another answer than before: {bytes(frame).hex()}"))
                     return
-                expected[turn] = bytes(frame)
+                expected[turn] = memoryview(bytes(frame))
             if now >= stop_at:
                 running -= 1
                 if not running and not ended.done():

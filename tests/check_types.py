@@ -1,4 +1,4 @@
-"""`python tests/check_types.py [mypy options]`: mypy --strict over the import package `barnabas` and the simulator.
+"""`python tests/check_types.py [mypy options]`: mypy --strict over `barnabas`, the simulator and the bench.
 
 The repository's top-level folders are sub-packages of `barnabas`, which mypy cannot know by itself: it gets
 a folder of links that has the shape of the installed package.
@@ -27,8 +27,10 @@ def main() -> int:
             link.symlink_to(target)
     stubs.write(ROOT / "protocol")  # a schema may have changed since the build
     command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml")]
-    environment = {**os.environ, "MYPYPATH": f"{package.parent}:{ROOT / 'tests'}"}
-    return subprocess.call([*command, "-p", "barnabas", "-p", "simulator", *sys.argv[1:]], env=environment, cwd=ROOT)
+    environment = {**os.environ, "MYPYPATH": f"{package.parent}:{ROOT / 'tests'}:{ROOT}"}
+    return subprocess.call(
+        [*command, "-p", "barnabas", "-p", "simulator", "-p", "bench", *sys.argv[1:]], env=environment, cwd=ROOT
+    )
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ RUN_S = {
     "rights": 3,
     "rights of members": 3,
     "tree accidents": 5,
+    "old disks": 5,
 }
 SHARED_MAX = 8
 SEEDS_NEXT = 30  # a stale seed costs seconds; a red run after a change that is right costs a day
@@ -77,8 +78,8 @@ def test_there_are_enough_of_them() -> None:
     assert {fault.campaign for fault in CONSUMER_GROUP_FAULTS} == {"consumer groups"}
     assert len(ACCESS_FAULTS) >= 30
     assert {fault.campaign for fault in ACCESS_FAULTS} == {"rights", "rights of members"}
-    assert len(TREE_FAULTS) >= 5
-    assert {fault.campaign for fault in TREE_FAULTS} == {"tree accidents"}
+    assert len(TREE_FAULTS) >= 7
+    assert {fault.campaign for fault in TREE_FAULTS} == {"tree accidents", "old disks"}
     assert len(TRANSACTION_FAULTS) >= 20
     assert {fault.campaign for fault in TRANSACTION_FAULTS} == {"transactions", "cluster transactions"}
 

@@ -15,6 +15,7 @@ WORLDS = {
     "--retention": 5,
     "--rights": 1,
     "--tree-accidents": 1,
+    "--old-disks": 1,
     "--brokers 3": 1,
     "--brokers 3 --overlap": 1,
     "--brokers 3 --transactions": 1,

@@ -13,7 +13,8 @@ cuts the power under a data directory, in which there are transactions, too (`st
 are moved while it reads, `consumer_groups.py` one that goes from the classic to the consumer protocol and back (its
 clients: `consumer_group_clients.py`; the other worlds with such a group beside what they have are in
 `consumer_members.py`, that of rights in `access_members.py`); `retention_holds.py` a topic whose retention waits for
-groups; `tree_accidents.py` three brokers whose tree is in a real file (`file_tree.py`), which somebody changes by hand.
+groups; `tree_accidents.py` three brokers whose tree is in a real file (`file_tree.py`), which somebody changes by hand,
+and `old_disks.py` the same three, whose disks somebody puts back from copies of different ages.
 With transactional clients (`transactional_part.py`: feeders, copiers, zombies of both) a world of one broker
 or of several has a book of what each transaction wrote and how it ended (`transaction_book.py`), and looks at what
 brokers know of transactions (`transaction_inspection.py`);

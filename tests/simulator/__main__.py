@@ -6,6 +6,7 @@
 --live-resets  live resets of one group instead           --retention   retention that waits for groups instead
 --rights       who may do what, and how much, instead
 --tree-accidents  what somebody does by hand to the file of three brokers' tree, instead
+--old-disks    the disks of three brokers put back from copies of different ages, instead
 --consumer-groups  groups that migrate between the classic and the consumer protocol instead
 --brokers N    a cluster of N brokers                   --kinds A,B   only these troubles of a cluster, by name
 --quiet-hours H  of a cluster: with quiet times, H hours together
@@ -156,6 +157,7 @@ def kind_of(arguments: argparse.Namespace, fault: Fault | None) -> str:
         "retention": arguments.retention,
         "rights": arguments.rights,
         "tree accidents": arguments.tree_accidents,
+        "old disks": arguments.old_disks,
     }
     return next((kind for kind, is_asked in asked.items() if is_asked), "world")
 
@@ -187,6 +189,7 @@ def main() -> int:
     parser.add_argument("--retention", action="store_true", help="retention that waits for groups")
     parser.add_argument("--rights", action="store_true", help="access rules and quotas")
     parser.add_argument("--tree-accidents", action="store_true", help="somebody changes the tree's file by hand")
+    parser.add_argument("--old-disks", action="store_true", help="somebody puts all disks back from copies")
     parser.add_argument("--storage", action="store_true", help="power cuts under storage")
     parser.add_argument("--faults", action="store_true", help="plant the faults")
     parser.add_argument("--fault", metavar="NAME", choices=list(faults))

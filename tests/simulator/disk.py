@@ -179,6 +179,10 @@ class SimDisk:
         other._root = copy.deepcopy(self._root)
         return other
 
+    def put_back(self, other: "SimDisk") -> None:
+        """Have the content of a copy, and no other. No file may be open."""
+        self._root = copy.deepcopy(other._root)
+
     def content(self, path: str) -> dict[str, bytes | None]:
         """Every file below a folder with its content, and every folder (None), by path."""
         found: dict[str, bytes | None] = {}

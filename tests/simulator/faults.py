@@ -19,7 +19,8 @@ class Change(NamedTuple):
 class Fault(NamedTuple):
     """One wrong line. `campaign` is the simulation that must find it: `world`, `journal` (a world with an offset
     journal), `transactions` (a world with transactional clients), `storage`, `cluster`, `cluster transactions`,
-    `live resets`, `consumer groups`, `retention`, `rights`, `rights of members`, `tree accidents`.
+    `live resets`, `consumer groups`, `retention`, `rights`, `rights of members`, `tree accidents`,
+    `old disks`.
 
     Where one guard stands behind another, no harm is done until both are gone: `also` has the other lines.
     """

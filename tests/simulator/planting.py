@@ -24,6 +24,7 @@ from simulator import (
     consumer_groups,
     consumer_members,
     live_resets,
+    old_disks,
     retention_holds,
     storage,
     tree_accidents,
@@ -47,6 +48,7 @@ RUNS = {  # of the campaigns for which a seed says all
     "retention for members": consumer_members.run_retention,
     "rights of members": access_members.run,
     "tree accidents": tree_accidents.run,
+    "old disks": old_disks.run,
 }
 
 

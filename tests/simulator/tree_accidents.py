@@ -81,8 +81,11 @@ class TreeAccidents(Simulation):
     def _host(self, node: int) -> Host:
         name = f"broker{node}"
         disk = SimDisk(self.clock, random.Random(f"{self.seed} disk {node}"))
-        settings = SETTINGS | {"node.id": str(node), "listeners": f"PLAINTEXT://{name}:{PORT}"}
+        settings = self._settings() | {"node.id": str(node), "listeners": f"PLAINTEXT://{name}:{PORT}"}
         return Host(f"{self.seed} {name}", self.clock, disk, self.network, self.tree, settings, name=name)
+
+    def _settings(self) -> dict[str, str]:
+        return SETTINGS
 
     def summary(self) -> str:
         """The numbers of the run."""
@@ -166,13 +169,15 @@ class TreeAccidents(Simulation):
         make = messages.OffsetCommitRequest
         find = messages.FindCoordinatorRequest(key=GROUP)  # makes the topic of the offsets
         await self._ask_any(ApiKey.FIND_COORDINATOR, 3, find, lambda answer: not answer.error_code)
+        number = 0
         while not self.is_over:
-            row = make.OffsetCommitRequestPartition(partition_index=0, committed_offset=self.committed + 1)
+            number += 1
+            row = make.OffsetCommitRequestPartition(partition_index=0, committed_offset=number)
             request = make(group_id=GROUP, topics=[make.OffsetCommitRequestTopic(name=TOPIC, partitions=[row])])
             await self._ask_any(
                 ApiKey.OFFSET_COMMIT, 8, request, lambda answer: not answer.topics[0].partitions[0].error_code
             )
-            self.committed += 1
+            self.committed = number
             await self.clock.sleep(self.rng.uniform(100, 1_000))
 
     # -- what must hold at the end

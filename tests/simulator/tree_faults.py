@@ -1,9 +1,10 @@
-"""Planted faults of the tree in a file, as in faults.py: what `tree_accidents.py` must find."""
+"""Planted faults as in faults.py: what `tree_accidents.py` and `old_disks.py` must find, whose tree is in a file."""
 
 from simulator.faults import Change, Fault
 from simulator.tree_accidents import ALONE, COMES_BACK, LOST, SAID, UNDISTURBED
 
 CAMPAIGN = "tree accidents"
+OLD_DISKS = "old disks"
 
 
 def _fault(name: str, where: str, right: str, wrong: str, invariant: str, seed: int, *also: Change) -> Fault:
@@ -51,5 +52,23 @@ TREE_FAULTS = (
         "pass",
         COMES_BACK,
         2,
+    ),
+    Fault(
+        "who is alone in sync leads with an old copy",
+        OLD_DISKS,
+        "broker.before_registering:_counted_on",
+        "elif is_alone and len(replicas) > 1 and loss >= Loss.SOME:",
+        "elif False:",
+        LOST,
+        1,
+    ),
+    Fault(
+        "the shortest of the old copies leads",
+        OLD_DISKS,
+        "cluster.leader_and_isr:LeaderAndIsr.with_log_end",
+        "most = max(",
+        "most = min(",
+        LOST,
+        1,
     ),
 )

@@ -35,6 +35,7 @@ from barnabas.runtime.own_command import OWN_COMMAND
 from barnabas.runtime.ports import DirectoryLock, Env
 from barnabas.runtime.processes import ProcessHandle
 from barnabas.runtime.turns import ended
+from barnabas.runtime.watcher import Watcher
 from barnabas.storage.directory_contents import TREE_FILE
 
 LOCK_FILE = ".lock"
@@ -174,7 +175,9 @@ def _check_ports(listeners: str, brokers: int) -> None:
 class BrokerProcess:
     """One broker: its process, one life after the other."""
 
-    def __init__(self, number: int, words: Sequence[str], choice: Sequence[str], log: TextIO) -> None:
+    def __init__(
+        self, number: int, words: Sequence[str], choice: Sequence[str], log: TextIO, watcher: Watcher | None
+    ) -> None:
         self.number = number
         self.ready: dict[str, str] = {}  # what its newest ready line says
         self.failure = ""  # why it did not start, in its own words
@@ -182,6 +185,7 @@ class BrokerProcess:
         self._words = words
         self._choice = choice
         self._log = log
+        self._watcher = watcher  # ends them if the supervisor is killed, because their data goes
         self._logging: asyncio.Task[None] | None = None
         self._handle: ProcessHandle | None = None
 
@@ -204,6 +208,8 @@ class BrokerProcess:
         if self._handle is not None:
             self._handle.close()
         self._handle = ProcessHandle(self.process.pid)
+        if self._watcher is not None:
+            self._watcher.tell(self.process.pid)
         self._logging = asyncio.ensure_future(self._hand_on_log(self.process))
         assert self.process.stdout is not None
         line = await self.process.stdout.readline()
@@ -287,13 +293,15 @@ def _names(brokers: Sequence[BrokerProcess]) -> str:
 class Supervisor:
     """All brokers of the cluster."""
 
-    def __init__(self, env: Env, plan: Plan, order: Order, log: TextIO, *, restarts: bool) -> None:
+    def __init__(
+        self, env: Env, plan: Plan, order: Order, log: TextIO, watcher: Watcher | None, *, restarts: bool
+    ) -> None:
         self._env = env
         self._data = plan.data
         self._order = order
         self._restarts = restarts
         told = zip(plan.words, plan.choices)
-        self._brokers = [BrokerProcess(number, *each, log) for number, each in enumerate(told)]
+        self._brokers = [BrokerProcess(number, *each, log, watcher) for number, each in enumerate(told)]
         self._is_stopping = False
         self._is_killed = False
 

@@ -8,8 +8,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TextIO, cast
 
@@ -23,6 +23,7 @@ from barnabas.runtime.build import build_name
 from barnabas.runtime.parent import call_when_parent_is_gone
 from barnabas.runtime.ports import DISK_FULL, READ_ONLY, RESTORE_PLAN, RESTORED_PLAN, TOO_MANY_OPEN
 from barnabas.runtime.tasks import one_is_set
+from barnabas.runtime.watcher import Watcher
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -157,9 +158,10 @@ def _run_cluster(
     )
     for note in plan.notes:
         say(f"barnabas: {note}")
-    supervisor = cluster_start.Supervisor(env, plan, order, log, restarts=said.restart)
     collect_seldom()
-    return asyncio.run(_run_until_told(order, supervisor.run, supervisor.kill))
+    with _watched(order.temporary_directory) as watcher:
+        supervisor = cluster_start.Supervisor(env, plan, order, log, watcher, restarts=said.restart)
+        return asyncio.run(_run_until_told(order, supervisor.run, supervisor.kill))
 
 
 def _begin_log(said: argparse.Namespace) -> TextIO:
@@ -268,8 +270,19 @@ def _run(env: "Env", order: Order) -> int:
         new_loop = asyncio.new_event_loop
     else:
         new_loop = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=new_loop) as runner:
+    with _watched(order.temporary_directory), asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(_run_until_told(order, partial(_serve, env, order)))
+
+
+@contextmanager
+def _watched(folder: str | None) -> Iterator[Watcher | None]:
+    """Let somebody remove this temporary folder if this process is killed."""
+    watcher = None if folder is None else Watcher(folder)
+    try:
+        yield watcher
+    finally:
+        if watcher is not None:
+            watcher.end()
 
 
 def _allow_open_files(env: "Env") -> None:

@@ -29,6 +29,7 @@ from barnabas.runtime.meeting import Meeting, MeetingError
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Disk
 from barnabas.runtime.tasks import one_is_set
+from barnabas.runtime.watcher import Watcher
 
 LIFE_BYTES_MIN = 1 << 20  # less room than that may be too little for a start
 REFUSES_FOR_S = 1.0  # until the others have come, which were told the same
@@ -155,7 +156,7 @@ class Lives:
         self._clock = clock
         self._disk = disk
         self._own_folder = own_folder  # for snapshots whose folder nobody chose; made with the first one
-        self._lock: int | None = None
+        self._held: tuple[int, Watcher] | None = None  # the lock of that folder, and who removes it
         self._snapshots = 0
         self._quiet = _Quiet()
         self._same = restoring.Same()
@@ -376,10 +377,12 @@ class Lives:
 
     def close(self) -> None:
         """The process ends: its own snapshots are removed."""
-        if self._lock is not None:
+        if self._held is not None:
+            lock, watcher = self._held
             temporary.remove(self._own_folder)
-            temporary.unlock(self._lock)
-            self._lock = None
+            temporary.unlock(lock)
+            watcher.end()
+            self._held = None
 
     # ------------------------------------------------------------------ the side of commands
 
@@ -510,9 +513,9 @@ class Lives:
         return self._answer
 
     def _own(self) -> Path:
-        if self._lock is None:
+        if self._held is None:
             temporary.make(self._own_folder)
-            self._lock = temporary.lock(self._own_folder)
+            self._held = temporary.lock(self._own_folder), Watcher(self._own_folder)
         self._snapshots += 1
         return Path(self._own_folder, str(self._snapshots))
 

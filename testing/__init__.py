@@ -12,8 +12,7 @@
 processes, `control.py` the way to the HTTP API, `wire.py` that to records, `kept.py` the connections of both, which
 stay open. `topic.py`, `group.py`, `clock.py` are what a test asks of a topic, of a group and of time, `snapshot.py`
 copies of their data, `replay.py` sends again what clients have asked, `kafka_python.py` imports kafka-python,
-`watcher.py` ends brokers whose test was killed, `plugin.py` has the fixtures for pytest. It needs nothing beside
-Barnabas itself, and works without pytest.
+`plugin.py` has the fixtures for pytest. It needs nothing beside Barnabas itself, and works without pytest.
 """
 
 from barnabas.testing.barnabas import Barnabas

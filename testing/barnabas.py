@@ -17,6 +17,7 @@ from typing import Any, Self
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime import directory_copies, temporary
 from barnabas.runtime.counted import counted
+from barnabas.runtime.watcher import Watcher
 from barnabas.testing import control
 from barnabas.testing.clock import Clock
 from barnabas.testing.fault import Fault
@@ -26,7 +27,6 @@ from barnabas.testing.process import BrokerProcess, Settings, StartError, texts_
 from barnabas.testing.replay import Difference, SessionError, replay
 from barnabas.testing.snapshot import TREE_FILE, Snapshot
 from barnabas.testing.topic import Topic, newest_partitions
-from barnabas.testing.watcher import Watcher
 from barnabas.testing.wire import Wire
 
 SNAPSHOT_PREFIX = "snapshot-"

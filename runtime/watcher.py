@@ -1,7 +1,7 @@
-"""A small process beside the brokers of a test: if the test's process is killed, it ends them, and removes their data.
+"""A small process beside one that has temporary data: if that is killed, it removes the data.
 
-Brokers end by themselves when the process that has started them is gone, but not those that stand still, and nobody
-else is there to remove their folder. `Watcher` starts this file as a program, without Barnabas and without `site`.
+For a test it ends the brokers as well. They end by themselves when the process that has started them is gone, but not
+those that stand still. `Watcher` starts this file as a program, without Barnabas and without `site`.
 """
 
 import os
@@ -17,11 +17,14 @@ TRIES = 20
 
 
 class Watcher:
-    """Watches over a folder, and over the brokers that it is told of."""
+    """Watches over a folder, given by its absolute path, and over the brokers that it is told of."""
 
     def __init__(self, folder: str) -> None:
         command = [sys.executable, "-I", "-S", __file__, folder, str(os.getpid())]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        nowhere = subprocess.DEVNULL  # who reads the output of a process that was killed reads its end at once
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
+        )
 
     def tell(self, pid: int) -> None:
         """This process, a child of the one that runs, has begun."""
@@ -40,7 +43,7 @@ class Watcher:
 
 
 def main(folder: str, parent: int) -> None:
-    """Wait for the end of the test's process."""
+    """Wait for the end of the process that has started this one."""
     begun: list[int] = []  # descriptors of processes, which name nobody else later, as numbers may; or numbers
     text = b""
     while os.getppid() == parent:
@@ -59,7 +62,7 @@ def main(folder: str, parent: int) -> None:
                 signal.pidfd_send_signal(each, signal.SIGKILL)
             else:
                 os.kill(each, signal.SIGKILL)
-    import shutil  # late: hardly any test run is killed
+    import shutil  # late: hardly any process is killed
 
     for _ in range(TRIES):  # a broker may be writing its last file
         shutil.rmtree(folder, ignore_errors=True)

@@ -254,12 +254,18 @@ class SharedBrokers:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._begun: dict[int, Shared] = {}
+        self._ends_with_pytest = not hasattr(config, "workerinput")  # as it does, unless it is a worker of pytest-xdist
+
+    def end_with_pytest(self) -> None:
+        """Brokers are about to start in this process: it is to end when the pytest that has started it was killed."""
+        if not self._ends_with_pytest:
+            self._ends_with_pytest = True
+            call_when_parent_is_gone(os.getppid(), _end_at_once)
 
     def of(self, brokers: int) -> Shared:
         """Those of this number, which begin to start if they have not."""
         if brokers not in self._begun:
-            if hasattr(self._config, "workerinput") and not self._begun:
-                call_when_parent_is_gone(os.getppid(), _end_at_once)
+            self.end_with_pytest()
             lines = (*self._config.getini("barnabas_config"), *self._config.getoption("--barnabas-config"))
             self._begun[brokers] = Shared(brokers, dict(map(_setting, lines)))
         return self._begun[brokers]
@@ -336,9 +342,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def _barnabas_of(pytestconfig: pytest.Config) -> Iterator[Callable[[int], Shared]]:
-    """Starts brokers that many tests use, and ends them."""
-    yield pytestconfig.stash[SHARED].of
-    pytestconfig.stash[SHARED].end()
+    """Starts brokers that many tests use, and ends them. All tests with brokers have it, also with their own."""
+    shared = pytestconfig.stash[SHARED]
+    shared.end_with_pytest()
+    yield shared.of
+    shared.end()
 
 
 def _setting(line: str) -> tuple[str, str]:

@@ -1395,12 +1395,21 @@ def test_nothing_is_left_of_a_worker_that_is_killed(tmp_path: Path, with_plugin:
     assert_nothing_is_left(*(tmp_path / "left").read_text().split())
 
 
+BROKER_OF_THE_CONFTEST = """
+import pytest
+
+@pytest.fixture
+def broker(barnabas):
+    return barnabas
+"""
 KILLED_PYTEST = """
 import os, signal, time
+import pytest
 
-def test_it(barnabas):
+@pytest.mark.barnabas(fresh=FRESH)
+def test_it(broker):
     with open("left", "w") as file:
-        file.write(f"{barnabas.bootstrap} {barnabas.folder}")
+        file.write(f"{broker.bootstrap} {broker.folder}")
     os.kill(os.getppid(), signal.SIGKILL)
     try:
         time.sleep(60)
@@ -1409,9 +1418,13 @@ def test_it(barnabas):
 """
 
 
-def test_nothing_is_left_of_a_pytest_that_is_killed_beside_its_workers(tmp_path: Path, with_plugin: list[str]) -> None:
-    """Until 2026-11 brokers went on until pytest-xdist gave up its worker, six seconds later."""
-    (tmp_path / "test_killed.py").write_text(KILLED_PYTEST)
+@pytest.mark.parametrize("fresh", [False, True])
+def test_nothing_is_left_of_a_pytest_that_is_killed_beside_its_workers(
+    tmp_path: Path, with_plugin: list[str], fresh: bool
+) -> None:
+    """Until 2026-12 a test's own brokers went on until pytest-xdist gave up its worker, six seconds later."""
+    (tmp_path / "conftest.py").write_text(BROKER_OF_THE_CONFTEST)
+    (tmp_path / "test_killed.py").write_text(KILLED_PYTEST.replace("FRESH", str(fresh)))
     command = [sys.executable, "-m", "pytest", "-q", *with_plugin, "-n", "1", "."]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=200, cwd=tmp_path)
     assert done.returncode == -signal.SIGKILL

@@ -55,6 +55,9 @@ class Brokers(Protocol):
     def advance(self, passed_ms: int, sessions: str = "keep") -> int:
         """Let time pass; returns what the clock shows."""
 
+    def stand(self, stands: bool) -> None:
+        """Let time stand still, or go on."""
+
     def expire_member(self, group: str, member: str) -> str:
         """Take a member out; returns its id."""
 
@@ -88,12 +91,19 @@ class ByPython:
 
     def wait_requests(self, client: str, timeout_ms: int = 20_000, **query: Any) -> list[Fields]:
         """Wait for requests."""
+        if "since" in query:
+            query["since"] = {0: query["since"]}
         return self.kafka.wait_requests(client=client, timeout=timeout_ms / 1000, **query)
 
     def advance(self, passed_ms: int, sessions: str = "keep") -> int:
         """Let time pass."""
         self.kafka.clock.advance(ms=passed_ms, sessions=sessions)
         return self.kafka.clock.now_ms
+
+    def stand(self, stands: bool) -> None:
+        """Let time stand still, or go on."""
+        clock = self.kafka.clock
+        clock.freeze() if stands else clock.resume()
 
     def expire_member(self, group: str, member: str) -> str:
         """Take a member out."""
@@ -176,6 +186,11 @@ class OverHttp:
         """The same to all brokers."""
         body = {"advance_ms": passed_ms, "sessions": sessions}
         return min(int(self.ask("POST", "clock", body=body, node_id=node)["now_ms"]) for node in self.ports)
+
+    def stand(self, stands: bool) -> None:
+        """The same to all brokers."""
+        for node in self.ports:
+            self.ask("POST", "clock", body={"stands": stands}, node_id=node)
 
     def expire_member(self, group: str, member: str) -> str:
         """urllib does not follow the redirection of a POST: ask each broker."""

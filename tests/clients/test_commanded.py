@@ -244,10 +244,10 @@ def _metadata(world: World) -> Any:
     return world.client(0).ask(ApiKey.METADATA, 9, messages.MetadataRequest(topics=[]))
 
 
-def _producer_id(suffix: str) -> Ask:
+def _producer_id(suffix: str, node_id: int = 0) -> Ask:
     def asked(world: World) -> Any:
         request = messages.InitProducerIdRequest(transactional_id=world.name + suffix, transaction_timeout_ms=9_000)
-        return world.client(0).ask(ApiKey.INIT_PRODUCER_ID, 4, request)
+        return world.client(node_id).ask(ApiKey.INIT_PRODUCER_ID, 4, request)
 
     return asked
 
@@ -273,6 +273,16 @@ def _not_at_coordinator(world: World) -> Any:
     return world.commit(world.client(others[0]), 2) if others else _metadata(world)
 
 
+def _at_coordinator_of_transaction(world: World) -> Any:
+    return _producer_id("", world.coordinator_of(world.name, 1))(world)
+
+
+def _not_at_coordinator_of_transaction(world: World) -> Any:
+    _transaction(world, "other")
+    others = [node for node in world.brokers.ports if node != world.coordinator_of(world.name, 1)]
+    return _producer_id("", others[0])(world) if others else _metadata(world)
+
+
 def _at_controller(world: World) -> Any:
     return world.client(world.controller).ask(ApiKey.METADATA, 9, messages.MetadataRequest(topics=[]))
 
@@ -294,11 +304,15 @@ FILTERS: list[tuple[Fields, Ask, Ask]] = [
     ({"transactional_id": "NAME"}, _producer_id(""), _producer_id("-other")),
     ({"role": "leader", "client": "NAME"}, _of_leader, _of_nobody),
     ({"role": "coordinator", "client": "NAME"}, _commit(), _not_at_coordinator),
+    (
+        {"role": "coordinator", "transactional_id": "NAME", "client": "NAME"},
+        *(_at_coordinator_of_transaction, _not_at_coordinator_of_transaction),
+    ),
     ({"role": "controller", "client": "NAME"}, _at_controller, _not_at_controller),
 ]
 
 
-@pytest.mark.parametrize(("fields", "asks", "asks_other"), FILTERS, ids=[f"{row[0]}"[:40] for row in FILTERS])
+@pytest.mark.parametrize(("fields", "asks", "asks_other"), FILTERS, ids=[f"{row[0]}"[:50] for row in FILTERS])
 def test_which_requests_get_it(world: World, fields: Fields, asks: Ask, asks_other: Ask) -> None:
     named = {key: world.name if value == "NAME" else value for key, value in fields.items()}
     with world.brokers.fault("throttle", ms=7, **named) as fault:
@@ -438,13 +452,13 @@ class Member:
         assert self.client.ask(ApiKey.SYNC_GROUP, 2, self.request).error_code == 0
 
 
-def _transaction(world: World) -> None:
+def _transaction(world: World, client_id: str = "") -> None:
     """One begins, and does nothing."""
     request = messages.InitProducerIdRequest(transactional_id=world.name, transaction_timeout_ms=9_000)
 
     def begun() -> int:
         node = world.coordinator_of(world.name, 1)
-        return int(world.client(node).ask(ApiKey.INIT_PRODUCER_ID, 4, request).error_code)
+        return int(world.client(node, client_id).ask(ApiKey.INIT_PRODUCER_ID, 4, request).error_code)
 
     world.until(begun, lambda error: error == 0)
 
@@ -466,6 +480,11 @@ def _delete_topic(world: World) -> None:
     world.client(world.controller).ask(ApiKey.DELETE_TOPICS, 4, request)
 
 
+def _make_topic(world: World) -> None:
+    """The one of this test, again."""
+    world.until(lambda: _made(world, world.name), bool)
+
+
 def _produce(world: World) -> None:
     world.until(world.produce, lambda error: not error)
 
@@ -482,9 +501,11 @@ WAITS: list[tuple[str, Fields, Callable[[World], None], Fields, Callable[[World]
     ("groups", {"lag": 0}, lambda world: world.commit(world.client(world.coordinator), 2), {"lag": 0},
      lambda world: [_produce(world), _produce(world)], "1 record behind"),
     ("topics", {"exists": False}, _delete_topic, {"exists": False}, _nothing, "seen with 2 partitions"),
+    ("topics", {"exists": True}, _make_topic, {"partitions": 2}, _delete_topic, "there is no topic"),
     ("topics", {"records": 1}, _produce, {"records": 1}, _nothing, "and 0 records"),
     ("topics", {"records_at_most": 0}, _delete, {"records": 0}, _produce, "and 1 record"),
     ("transactions", {"state": "Empty"}, _transaction, {"state": "Empty"}, _nothing, "no coordinator knows"),
+    ("transactions", {}, _transaction, {"state": "Empty"}, _nothing, "no coordinator knows"),
 ]  # fmt: skip
 
 
@@ -543,9 +564,30 @@ def test_a_wait_for_requests_and_for_a_fault(world: World) -> None:
         fires = threads.submit(fault.wait_fired, 2)
         for _ in range(2):
             client.ask(ApiKey.METADATA, 9, asked)
-        assert [row["answer"]["throttle_time_ms"] for row in waiting.result()] == [7, 7]
+        rows = waiting.result()
+        assert [row["answer"]["throttle_time_ms"] for row in rows] == [7, 7]
         fires.result()
+    later = rows[-1]["number"] + 1
+    with pytest.raises(REFUSED):
+        world.brokers.wait_requests(client.client_id, timeout_ms=50, since=later)
     assert client.ask(ApiKey.METADATA, 9, asked).throttle_time_ms == 0
+    assert len(world.brokers.wait_requests(client.client_id, since=later)) == 1
+
+
+SOME_REQUESTS: list[Fields] = [{"api": "OffsetCommit"}, {"group": "NAME"}, {"topic": "NAME"}]
+
+
+@pytest.mark.parametrize("which", SOME_REQUESTS, ids=str)
+def test_a_wait_for_some_requests(world: World, which: Fields) -> None:
+    named = {key: world.name if value == "NAME" else value for key, value in which.items()}
+    client = world.client(0, f"{world.name}-asks")
+    client.ask(ApiKey.METADATA, 9, messages.MetadataRequest(topics=[]))
+    with pytest.raises(REFUSED):
+        world.brokers.wait_requests(client.client_id, timeout_ms=50, **named)
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(world.brokers.wait_requests, client.client_id, **named)
+        world.commit(client, 2)
+        assert [row["api"] for row in waiting.result()] == ["OffsetCommit"]
 
 
 # ------------------------------------------------------------------ members and time
@@ -583,9 +625,20 @@ def test_eight_days_pass(world: World) -> None:
     assert world.brokers.wait("groups", name, members=0)["state"] == "Empty"
 
 
+def test_time_stands_still(world: World) -> None:
+    world.brokers.stand(True)
+    try:
+        stood_ms = world.brokers.advance(0)
+        assert world.brokers.advance(DAY_MS) == stood_ms + DAY_MS
+        assert world.brokers.advance(0) == stood_ms + DAY_MS
+    finally:
+        world.brokers.stand(False)
+    world.until(lambda: world.brokers.advance(0), lambda now_ms: now_ms > stood_ms + DAY_MS)
+
+
 # ------------------------------------------------------------------ what this file has to have
 
-NOT_WAITED_FOR = {"timeout_ms", "client", "group", "topic", "since"}  # filters of requests are those of the record
+NOT_WAITED_FOR = {"timeout_ms", "client"}  # of all waits, and of all for requests
 
 
 def _commanded_here() -> tuple[set[str], set[str], set[str]]:
@@ -593,6 +646,7 @@ def _commanded_here() -> tuple[set[str], set[str], set[str]]:
     rows = [*(row[0] for row in FAULTS), *(row[0] for row in FILTERS), *(row[0] for row in HOW_OFTEN)]
     effects = {row["effect"] for row in rows if "effect" in row}
     fields, waits = {name for row in rows for name in row}, {name for row in WAITS for name in row[1]}
+    waits |= {name for row in SOME_REQUESTS for name in row}
     for call in ast.walk(ast.parse(Path(__file__).read_text())):
         if not isinstance(call, ast.Call):
             continue

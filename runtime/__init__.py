@@ -14,8 +14,8 @@ refuses what has two meanings, `utf8.py` says which text can be sent, `build.py`
 `own_command.py` how one starts another, `now_and_then.py` when the log says something again, `parent.py` notices that
 the process which started the broker is gone, and `watchdog.py` that the loop stands still; `processes.py` tells one
 process from another that gets its number, `lock_holders.py` finds the process that keeps others from the tree;
-`temporary.py` makes and removes temporary data, `watcher.py` removes it when its process was killed,
-`directory_copies.py` copies data directories. For tests, `lives.py`
+`temporary.py` makes and removes temporary data, `watcher.py` removes it when its process was killed (by
+`watching.py`, a program of its own), `directory_copies.py` copies data directories. For tests, `lives.py`
 lets a broker begin again on such a copy, in the same process, `meeting.py` all brokers of a cluster together,
 `restoring.py` puts the copy in the place of the data, and `broken_machine.py` is a disk and a network that fail on
 command.

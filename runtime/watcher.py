@@ -18,21 +18,23 @@ class Watcher:
     def __init__(self, folder: str) -> None:
         command = [sys.executable, "-I", "-S", PROGRAM, folder, str(os.getpid())]
         nowhere = subprocess.DEVNULL  # who reads the output of a process that was killed reads its end at once
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
-        )
+        self._process: subprocess.Popen[bytes] | None = None
+        with suppress(OSError):  # too many processes, or files: then a later start removes the folder
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
+            )
 
     def tell(self, pid: int) -> None:
         """This process, a child of the one that runs, has begun."""
-        assert self._process.stdin is not None
-        with suppress(OSError):  # it was killed
-            self._process.stdin.write(b"%d\n" % pid)
-            self._process.stdin.flush()
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):  # it was killed
+                self._process.stdin.write(b"%d\n" % pid)
+                self._process.stdin.flush()
 
     def end(self) -> None:
         """There is nothing left to watch over."""
-        self._process.kill()
-        assert self._process.stdin is not None
-        with suppress(OSError):
-            self._process.stdin.close()
-        self._process.wait()
+        if self._process is not None and self._process.stdin is not None:
+            self._process.kill()
+            with suppress(OSError):
+                self._process.stdin.close()
+            self._process.wait()

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from barnabas.runtime import temporary
+from barnabas.runtime.watcher import Watcher
 
 REMOVES = "from barnabas.runtime import temporary; temporary.remove_abandoned('')"
 
@@ -89,3 +90,13 @@ def test_what_is_written_while_a_folder_goes_goes_with_the_next_start(
         monkeypatch.setattr(temporary, "remove", remove_beside_a_broker)
         remove_abandoned()
         assert os.path.exists(folder) is ends
+
+
+def test_a_process_that_can_start_no_other_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*words: object, **options: object) -> None:
+        raise BlockingIOError
+
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    watcher = Watcher("/nowhere")
+    watcher.tell(os.getpid())
+    watcher.end()

@@ -15,10 +15,10 @@ import errno
 import gc
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from barnabas.runtime.meeting import Meeting, MeetingError
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Disk
 from barnabas.runtime.tasks import one_is_set
+from barnabas.runtime.turns import ended
 from barnabas.runtime.watcher import Watcher
 
 LIFE_BYTES_MIN = 1 << 20  # less room than that may be too little for a start
@@ -170,7 +171,8 @@ class Lives:
         self._done = ""  # what was done with its folder, for the log
         self._is_wanted = asyncio.Event()
         self._replaced: _Replaced | None = None  # until it is known that a broker can start with what took its place
-        self._forgetting: threading.Thread | None = None  # removes what was there before the last restore
+        self._replaced_in = ""  # where data from before the last restore is, which is to be removed
+        self._forgetting: Pending[None] | None = None  # until it is
         self.keeps_data = True  # whether the next life goes on with the data of this one
         self._numbers: list[Any] = []
 
@@ -222,8 +224,9 @@ class Lives:
         self._quiet.end()
         logger.info("life %d of this broker serves: %s", self.number, done.error or f"{self._done} {done.folder}")
         gc.enable()
-        if self._forgetting is not None:
-            self._forgetting.start()
+        if self._replaced_in:
+            self._forgetting = self._clock.in_thread(partial(_forget, self._replaced_in), "restored")
+            self._replaced_in = ""
         if self.number % LIVES_PER_COLLECTION == 0:
             gc.collect()
 
@@ -242,7 +245,7 @@ class Lives:
             return
         except OSError as error:
             logger.warning("could not note that the restore is complete: %s", error)
-        self._forgetting = threading.Thread(target=_forget, args=(directory,), name="restored")
+        self._replaced_in = directory
 
     async def end(self, stop: asyncio.Event) -> bool:
         """Wait until this life is to end; True: another one follows, call `are_quiet`."""
@@ -315,7 +318,7 @@ class Lives:
         self._is_wanted.clear()
         self.keeps_data = True
         if self._forgetting is not None:
-            self._forgetting.join()
+            await ended(self._forgetting)
             self._forgetting = None
         if self._meeting is None:
             self._outcome = self._carried_out(command, command.directories)

@@ -291,15 +291,17 @@ class TopicAdmin:
         while True:
             left_over = await self._coordination.exists(config_path) is not None
             write_config: Operation = Set(config_path, data) if left_over else Create(config_path, data)
+            # The notice before the topic: brokers have its settings when they are told to open its logs. Like Kafka's,
+            # most topics have none, and then no broker need look.
+            before = [write_config, notice] if settings or left_over else [write_config]
             try:
-                # The notice before the topic: brokers have its settings when they are told to open its logs.
-                await self._coordination.multi([write_config, notice, write_topic, *fence])
+                await self._coordination.multi([*before, write_topic, *fence])
             except MultiError as error:
                 if error.index == 0 and isinstance(error.cause, NoNodeError if left_over else NodeExistsError):
                     continue  # another client made or removed the node of the settings meanwhile
-                if error.index == 2 and isinstance(error.cause, NodeExistsError):
+                if error.index == len(before) and isinstance(error.cause, NodeExistsError):
                     return False
-                if error.index == 3 and isinstance(error.cause, BadVersionError):
+                if error.index > len(before) and isinstance(error.cause, BadVersionError):
                     return False
                 raise
             return True

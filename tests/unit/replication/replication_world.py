@@ -55,6 +55,7 @@ class Host:
         self.admin = TopicAdmin(env, self.config, coordination, self.metadata_cache)
         self.leading, self.following = [], []
         self.manager.on_leadership.append(self._leadership)
+        self.manager.on_deleted.append(self.config_changes.forget_topics)
 
     def _ask(self, request, version):
         assert version == 3

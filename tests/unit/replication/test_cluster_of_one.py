@@ -116,6 +116,21 @@ def test_deletes_and_creates_again_under_the_same_name(env, alone):
     env.run(story())
 
 
+def test_a_topic_without_settings_of_its_own_is_made_without_a_notice(env, alone):
+    """As Kafka makes it (golden tree of 3.9.1); each broker would read four nodes to learn nothing."""
+
+    async def story():
+        await create(alone)
+        assert await alone.coordination.children("/config/changes") == []
+        outcome = await alone.admin.create_topic("letters", configs={"cleanup.policy": "compact"})
+        assert outcome == (ErrorCode.NONE, None)
+        assert len(await alone.coordination.children("/config/changes")) == 1
+        await alone.wait(lambda: alone.metadata_cache.has_leaders("letters", 1))
+        assert alone.manager.partition("letters", 0).log.config.cleanup_policy == {"compact"}
+
+    env.run(story())
+
+
 def test_new_partitions(env, alone):
     async def story():
         await create(alone)

@@ -383,6 +383,16 @@ def test_a_disk_that_is_full(world: World) -> None:
     world.until(world.produce, lambda error: not error)
 
 
+def test_one_write_that_finds_no_room(world: World) -> None:
+    world.until(world.produce, lambda error: not error)
+    leader = world.until(world.settled_leader, lambda found: found >= 0)
+    which = {"node_id": leader, "topic": world.name, "partition": 0, "times": 1}
+    with world.brokers.fault("disk_full", **which) as fault:
+        assert world.produce() is ErrorCode.KAFKA_STORAGE_ERROR
+        world.until(world.produce, lambda error: not error)
+        assert fault.fired == 1
+
+
 def test_a_log_that_fails(world: World) -> None:
     while True:
         world.until(world.produce, lambda error: not error)

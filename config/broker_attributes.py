@@ -84,6 +84,7 @@ class BrokerAttributes:
     log_cleaner_threads: int
     log_cleanup_policy: tuple[str, ...]
     log_dir: str
+    log_dir_room_check_interval_ms: int
     log_dirs: str | None
     log_flush_interval_messages: int
     log_flush_interval_ms: int | None

@@ -118,6 +118,7 @@ num.replica.alter.log.dirs.threads | INT | null | - | - | -
 producer.id.expiration.check.interval.ms | INT | 600000 | >= 1 | - hidden | How often silent producers are looked for.
 producer.id.expiration.ms | INT | 86400000 | >= 1 | cluster | Forget a producer that was silent so long.
 # Log cleaner
+log.dir.room.check.interval.ms | LONG | 5000 | >= 1 | - hidden | How often it is looked whether a disk that refused something has room again; it must have refused no write for so long.
 log.cleaner.backoff.ms | LONG | 15000 | >= 0 | cluster | Pause when there is nothing to compact.
 log.cleaner.dedupe.buffer.size | LONG | 134217728 | - | cluster | Memory for the keys of a compaction.
 log.cleaner.delete.retention.ms | LONG | 86400000 | >= 0 | cluster | How long tombstones stay.

@@ -45,6 +45,7 @@ PROFILES: dict[str, Profile] = {
             "log.retention.ms": "-1",
             "log.retention.bytes": "-1",
             "log.cleaner.backoff.ms": "100",
+            "log.dir.room.check.interval.ms": "100",
             "log.retention.check.interval.ms": "1000",
             "log.segment.delete.delay.ms": "0",
             "offsets.lag.check.interval.ms": "1000",

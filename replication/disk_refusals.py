@@ -11,24 +11,23 @@ from barnabas.runtime.ports import Env
 from barnabas.runtime.upkeep import Task
 from barnabas.storage.troubles import Troubles
 
-AGAIN_MS = 5_000.0
-
 TopicPartition = tuple[str, int]
 
 
 class DiskRefusals:
     """At most one attempt for each partition: the one that the controller asked for last."""
 
-    def __init__(self, env: Env, troubles: Troubles, report: Callable[[], None]) -> None:
+    def __init__(self, env: Env, troubles: Troubles, again_ms: Callable[[], float], report: Callable[[], None]) -> None:
         self.causes: dict[TopicPartition, OSError] = {}  # why the last attempt failed
         self._upkeep = env.upkeep
         self._troubles = troubles
+        self._again_ms = again_ms
         self._report = report  # tells the controller
         self._attempts: dict[TopicPartition, Callable[[], object]] = {}
         self._task: Task[TopicPartition] | None = None
 
     def start(self) -> None:
-        self._task = self._upkeep.every("disk refusals", lambda: AGAIN_MS, lambda: list(self._attempts), self._try)
+        self._task = self._upkeep.every("disk refusals", self._again_ms, lambda: list(self._attempts), self._try)
 
     def stop(self) -> None:
         if self._task is not None:

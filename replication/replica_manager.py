@@ -92,7 +92,7 @@ class ReplicaManager:
             env, node_id, lambda: self.broker_epoch, ask_controller, self.fetching.replica_confirmed
         )
         self._log_failures = log_failure_notices(env, coordination, node_id)
-        self.refusals = DiskRefusals(env, log_manager.troubles, self._log_failures.add)
+        self.refusals = DiskRefusals(env, log_manager.troubles, log_manager.room_check_ms, self._log_failures.add)
         self._led_states = LedStates(
             env, coordination, self.led_partitions, lambda: self.config.replica_lag_time_max_ms, self._suspend
         )

@@ -52,7 +52,6 @@ MARKS_IN_FLIGHT = 3  # more than a kill leaves
 logger = logging.getLogger("barnabas.storage")
 
 _FILES_CHECK_MS = 1_000
-_ROOM_CHECK_MS = 5_000.0  # how often it is looked whether a full disk has room again
 _PIECES_MS = 10  # how long a start works before the loop goes round
 _PROGRESS_INTERVAL_MS = 3_000
 
@@ -78,7 +77,7 @@ class LogManager:
         self._files = OpenFiles(env.disk, shares.segments)
         self._flushes = Flushes(self.all, self.configs, shares.reserve, lambda: config.log_flush_scheduler_interval_ms)
         self.troubles = Troubles()
-        self.write_blocks = WriteBlocks(env.clock, self.directory_of)
+        self.write_blocks = WriteBlocks(env.clock, self.directory_of, self.room_check_ms)
         self.broker_epoch = -1  # the last one that is known of the broker whose logs these are
         self.old_copies: list[LogDirectory] = []
         self._topics_with_fewer_logs: set[str] = set()
@@ -475,6 +474,10 @@ class LogManager:
         gone, self._topics_with_fewer_logs = self._topics_with_fewer_logs, set()
         self.configs.forget(gone.difference(topic for place in self.directories for topic, _ in place.logs))
 
+    def room_check_ms(self) -> int:
+        """How often it is looked whether a disk can be written again."""
+        return self.config.log_dir_room_check_interval_ms
+
     def _log_write_blocked(self, log: Log) -> None:
         self.write_blocks.note(log)
         if log.write_blocked is not None and self.waits and self._retention is not None:
@@ -528,7 +531,7 @@ class LogManager:
             ),
             every("flush", self._flushes.interval_ms, self._flushes.due, Flushes.flush),
             every("files", lambda: _FILES_CHECK_MS, self.all, Log.check_file),
-            every("room", lambda: _ROOM_CHECK_MS, lambda: self.open_directories, self.write_blocks.look),
+            every("room", self.room_check_ms, lambda: self.open_directories, self.write_blocks.look),
             every("open files", lambda: MORE_FILES_MS, lambda: [self._files], OpenFiles.keep_more),
             every("disk space", lambda: SPACE_LOOK_MS, lambda: self.open_directories, self._note_space),
             every(

@@ -10,8 +10,6 @@ from barnabas.storage.log_directory import LogDirectory
 
 logger = logging.getLogger("barnabas.storage")
 
-SETTLED_MS = 5_000.0  # on a disk that is nearly full, a small write fits between two that do not
-
 _ROOM, _RIGHT, _LIMIT = ". Make room there", ". Let this user write it", ". Raise the limit of open files (ulimit -n)"
 _WHAT_TO_DO = {
     **dict.fromkeys(DISK_FULL, _ROOM),
@@ -24,13 +22,17 @@ class WriteBlocks:
     """A log that is refused a write speaks for its whole directory: the others there are refused next.
 
     So the directory is write-blocked from the first refusal on, or when its disk is seen to be full, until it has
-    room and has refused nothing for a while, also if some writes succeed meanwhile. Both are said once for all logs.
+    room and has refused nothing for a while, also if some writes succeed meanwhile: on a disk that is nearly full, a
+    small write fits between two that do not. Both are said once for all logs.
     """
 
-    def __init__(self, clock: Clock, directory_of: Callable[[Log], LogDirectory | None]) -> None:
+    def __init__(
+        self, clock: Clock, directory_of: Callable[[Log], LogDirectory | None], settled_ms: Callable[[], float]
+    ) -> None:
         self.on_change: list[Callable[[], None]] = []  # called when a directory is write-blocked, and when it is over
         self._clock = clock
         self._directory_of = directory_of
+        self._settled_ms = settled_ms
         self._refused_ms: dict[LogDirectory, float] = {}  # when a write was refused last, where it is write-blocked
         self._logs: dict[Log, LogDirectory] = {}  # whose last write was refused
 
@@ -81,7 +83,7 @@ class WriteBlocks:
             return
         for log in self.of(directory):
             log.health.end_write_block()
-        if self._clock.monotonic_ms() - self._refused_ms[directory] >= SETTLED_MS:
+        if self._clock.monotonic_ms() - self._refused_ms[directory] >= self._settled_ms():
             del self._refused_ms[directory]
             logger.info("%s can be written again (%s)", directory.path, counted(len(directory.logs), "partition"))
             self._tell()

@@ -8,12 +8,12 @@ from barnabas.protocol import record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DeleteTopicsRequest, MetadataRequest, ProduceRequest
-from barnabas.replication.disk_refusals import AGAIN_MS
 from simulator.coordination import SimCoordination, SimTree
 from simulator.env import sim_env
 
 World = Any  # of conftest.py
 FOR_EVER = 10**9
+AGAIN_MS = 5_000  # log.dir.room.check.interval.ms
 CAUSES = [errno.ENOSPC, errno.EMFILE, errno.EACCES]
 READ_ONLY = [errno.EROFS, errno.EACCES, errno.EPERM]
 

@@ -16,8 +16,9 @@
 - Start: `adoption.py` decides what a start does with log folders that the tree does not know (a data directory of Kafka
   is served at once), `kafka_levels.py` reads the levels of features in it, `open_transactions.py` aborts open
   transactions in them that no coordinator knows. `own_registration.py` registers the broker in each session;
-  `before_registering.py` is what it waits for first if its disk may lack records. `tree_mark.py` is how it knows an
-  older copy of the tree; `restored_tree.py`, `later_numbers.py` and `old_settings.py` are what is done then.
+  `before_registering.py` is what it waits for first if its disk may lack records. `clock_doubt.py` is what it says of a
+  wall clock that may be wrong. `tree_mark.py` is how it knows an older copy of the tree; `restored_tree.py`,
+  `later_numbers.py` and `old_settings.py` are what is done then.
 - Clients: `addresses.py` says under which address a client finds a broker, `auto_topics.py` creates topics on demand,
   `fetch_sessions.py` is incremental fetches, `config_resources.py` and `loggers.py` are what DescribeConfigs and
   AlterConfigs reach.

@@ -19,17 +19,14 @@ from barnabas.cluster.tree.port import (
     children_if_there,
     get_if_there,
 )
-from barnabas.config.broker import BrokerConfig
 from barnabas.controller.tree import PARTITIONS_PER_WRITE
-from barnabas.offsets.kafka import ODD_CLOCK_MS
 from barnabas.runtime.counted import counted, names_in_a_line
-from barnabas.runtime.ports import Clock, Env
+from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import chunks
 from barnabas.storage.log_manager import LogManager
 
 logger = logging.getLogger("barnabas.broker")
 
-CLOCK_BACK_MS = 3_600_000  # more than summer time, or a small correction
 LOOK_MS = 20.0  # how often the tree is read while the broker waits
 
 TopicPartition = tuple[str, int]
@@ -143,33 +140,6 @@ async def say_what_is_missing(coordination: Coordination, log_manager: LogManage
             counted(len(new), "partition"),
             _in_a_line(new),
         )
-
-
-def say_if_the_clock_is_odd(clock: Clock, config: BrokerConfig, used_ms: int) -> bool:
-    """Committed offsets and records expire by the wall clock, and it may be wrong after a start of the machine.
-
-    Returns whether that clock is so far ahead that committed offsets would expire at once. `used_ms`: when this broker
-    ran last, by the clock of then; -1: never.
-    """
-    since_ms = clock.now_ms() - clock.moved_ms - used_ms
-    if used_ms < 0:
-        return False
-    if since_ms < -CLOCK_BACK_MS:
-        logger.warning(
-            "By the wall clock of this machine it is %.1f hours before this broker ran last. If it is wrong, set it "
-            "right soon: what is committed and written now gets its time from it, and expires the sooner",
-            -since_ms / 3_600_000,
-        )
-        return False
-    is_ahead = since_ms > config.offsets_retention_minutes * 60_000
-    if is_ahead:
-        logger.warning(
-            "By the wall clock of this machine this broker ran last %.1f days ago, longer than committed offsets are "
-            "kept (offsets.retention.minutes). Those of groups whose consumers are not back in %.0f hours expire, and "
-            "old records at once: if the clock is wrong, stop this broker, and set it right first",
-            *(since_ms / 86_400_000, ODD_CLOCK_MS / 3_600_000),
-        )
-    return is_ahead
 
 
 async def _counted_on(

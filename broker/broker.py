@@ -8,7 +8,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING
 
-from barnabas.broker import adoption, before_registering
+from barnabas.broker import adoption, before_registering, clock_doubt
 from barnabas.broker import api as _handlers  # noqa: F401  (importing it fills the table of APIs)
 from barnabas.broker.addresses import Addresses
 from barnabas.broker.auto_topics import AutoTopics
@@ -304,9 +304,11 @@ class Broker:
         self.log_manager.leave_out(plan.strays)
         await self.log_manager.load()
         self.log_manager.take_epoch(registered_epoch)
-        used_ms = max((contents.used_ms for contents in self.log_manager.contents), default=-1)
-        if before_registering.say_if_the_clock_is_odd(env.clock, self.config, used_ms):
-            self.group_coordinator.kafka_offsets.doubt_the_clock()
+        offsets = self.group_coordinator.kafka_offsets
+        offsets.keep_doubt = partial(clock_doubt.keep, env, self.log_manager)
+        doubt_ms = clock_doubt.at_start(env.clock, self.config, self.log_manager.contents)
+        if doubt_ms:
+            offsets.doubt_the_clock(doubt_ms)
         adoption.say_strays(plan.strays)
         self.log_manager.set_aside(plan.strays)  # after the recovery, which a signal may interrupt
         await in_tree(lambda: before_registering.say_what_is_missing(tree, self.log_manager, node_id))

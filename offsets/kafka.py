@@ -5,7 +5,7 @@ uses them through `OffsetShard`.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Generic, TypeVar
 
@@ -29,7 +29,7 @@ logger = logging.getLogger("barnabas.offsets")
 REMOVALS_AT_ONCE: Final = 1_000  # tombstones in one batch
 WARNINGS_MAX = 100  # groups that the log names in one look at all of them
 CLOCK_JUMP_MS: Final = 3_600_000.0  # more than summer time, or a small correction
-ODD_CLOCK_MS: Final = 24 * 3_600_000.0  # so long no offset expires by a clock that may be wrong
+ODD_CLOCK_MS: Final = 24 * 3_600_000  # so long no offset expires by a clock that may be wrong
 
 S = TypeVar("S", bound=OffsetShard)
 
@@ -59,21 +59,26 @@ class KafkaOffsetManager:
         self._shards = shards
         self.expiry: Task[GroupInShard[OffsetShard]] | None = None  # of the upkeep, while that goes on
         self._ahead_ms = 0.0  # the wall clock, compared with the one that does not jump
-        self._expires_from_ms = 0.0
+        self._asleep_ms = 0.0  # the machine, since its start
+        self._expires_from_ms = 0.0  # by the clock that does not jump; 0: there is no doubt about the other one
+        self.keep_doubt: Callable[[int], None] = lambda left_ms: None  # writes it down for the next start
         self._warned: dict[str, None] = {}  # groups whose offsets will expire soon, as the log has said
         self._warned_before: dict[str, None] = {}  # in the round before
         self._warnings = 0  # in this round
 
     def startup(self) -> None:
         """Start looking for expired offsets, every offsets.retention.check.interval.ms."""
-        self._ahead_ms = self._env.clock.now_ms() - self._env.clock.monotonic_ms()
+        clock = self._env.clock
+        self._ahead_ms = clock.now_ms() - clock.moved_ms - clock.elapsed_ms()
+        self._asleep_ms = clock.elapsed_ms() - clock.monotonic_ms()
         self.expiry = self._env.upkeep.every(
             "offset expiry", lambda: self._config.offsets_retention_check_interval_ms, self._all_groups, self._clean
         )
 
-    def doubt_the_clock(self) -> None:
-        """The wall clock may be wrong: no offset expires by it for a day."""
-        self._expires_from_ms = self._env.clock.monotonic_ms() + ODD_CLOCK_MS
+    def doubt_the_clock(self, span_ms: int = ODD_CLOCK_MS) -> None:
+        """The wall clock may be wrong: no offset expires by it for a day, of this life and of later ones."""
+        self._expires_from_ms = self._env.clock.elapsed_ms() + span_ms
+        self.keep_doubt(span_ms)
 
     def shutdown(self) -> None:
         if self.expiry is not None:
@@ -195,20 +200,30 @@ class KafkaOffsetManager:
     def _waits_after_a_jump(self) -> bool:
         """Whether the wall clock was set forward not long ago: a wrong one must not expire everything at once.
 
-        It may be right now: it was wrong before, or the machine was asleep. So offsets expire when there was time to
-        set it right.
+        It may be right now, because it was wrong before. So offsets expire when there was time to set it right. How
+        long the machine was asleep, it knows from a clock that may be wrong, too: that counts as at a start, where it
+        is longer than offsets are kept. Where the clock jumps each night, that time must come to its end.
         """
         clock = self._env.clock
-        now_ms = clock.monotonic_ms()
+        now_ms = clock.elapsed_ms()
         ahead_ms = clock.now_ms() - clock.moved_ms - now_ms
         jump_ms, self._ahead_ms = ahead_ms - self._ahead_ms, ahead_ms
-        if jump_ms > CLOCK_JUMP_MS:
+        asleep_ms = now_ms - clock.monotonic_ms()
+        slept_ms, self._asleep_ms = asleep_ms - self._asleep_ms, asleep_ms
+        retention_ms = self._config.offsets_retention_minutes * 60_000
+        is_odd = jump_ms > CLOCK_JUMP_MS or slept_ms > retention_ms
+        if jump_ms > retention_ms or (is_odd and not self._expires_from_ms):
             self.doubt_the_clock()
             logger.error(
                 "The wall clock of this machine has jumped forward by %.1f hours. Old records expire by this clock, "
                 "and committed offsets in %.0f hours: if it is wrong, set it right before",
-                *(jump_ms / 3_600_000, ODD_CLOCK_MS / 3_600_000),
+                *((jump_ms + slept_ms) / 3_600_000, ODD_CLOCK_MS / 3_600_000),
             )
+        elif self._expires_from_ms:
+            left_ms = max(int(self._expires_from_ms - now_ms), 0)
+            self.keep_doubt(left_ms)
+            if not left_ms:
+                self._expires_from_ms = 0.0
         return now_ms < self._expires_from_ms
 
     def _clean(self, item: GroupInShard[OffsetShard]) -> Pieces[None] | None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _time_ns: Final = time.time_ns
 _monotonic: Final = time.monotonic
+_WITH_SLEEP: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: the second one counts sleep, too
 CLOCK_MS_MAX = 1 << 47  # how far tests move it, some thousand years: with more, dates could not be told
 
 
@@ -42,6 +43,9 @@ class RealClock:
 
     def monotonic_ms(self) -> float:
         return _monotonic() * 1000.0
+
+    def elapsed_ms(self) -> float:
+        return time.clock_gettime(_WITH_SLEEP) * 1000.0
 
     def work_ms(self) -> float:
         """The same as `monotonic_ms`, because a call that blocks delays everything else as well."""

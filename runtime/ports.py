@@ -60,6 +60,9 @@ class Clock(Protocol):
     def monotonic_ms(self) -> float:
         """Milliseconds from an arbitrary start, to measure time spans. It never goes back."""
 
+    def elapsed_ms(self) -> float:
+        """As `monotonic_ms`, but it goes on while the machine is asleep, as the wall clock does."""
+
     def work_ms(self) -> float:
         """Milliseconds from an arbitrary start. The difference of two calls is how long a callback has worked.
 

@@ -36,7 +36,7 @@ TICK_NS = 20_000_000  # a file system may write down the time of a change this r
 
 # What a broker puts into its data directory. What else is there stays.
 OF_BROKERS = re.compile(
-    r"\.boot_id|\.tree_mark|\.kafka_cleanshutdown|meta\.properties|.+-checkpoint|.+\.(sqlite.*|tmp|restored)"
+    r"\.boot_id|\.clock_doubt|\.tree_mark|\.kafka_cleanshutdown|meta\.properties|.+-checkpoint|.+\.(sqlite.*|tmp|restored)"
 )
 FOLDER_OF_LOG = re.compile(r".+-\d+(\.[0-9a-f]{32}-(delete|stray|future))?")
 

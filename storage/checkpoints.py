@@ -23,6 +23,7 @@ META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
 BOOT_ID = ".boot_id"  # not Kafka's: of the machine when a broker last used the directory
+CLOCK_DOUBT = ".clock_doubt"  # not Kafka's: for how long no offset expires by a clock that may be wrong
 TREE_MARK = ".tree_mark"  # not Kafka's: what its broker knows of the tree (`TreeKnowledge`)
 
 _SHOWN_CHARACTERS_MAX = 80
@@ -112,9 +113,26 @@ def read_tree_knowledge(disk: Disk, path: str) -> TreeKnowledge:
 
 def write_tree_knowledge(disk: Disk, path: str, known: TreeKnowledge) -> File:
     """Write it, and return the open file, because only the caller knows whether it must be synced."""
+    return _write_numbers(disk, path, known)
+
+
+def read_clock_doubt(disk: Disk, path: str) -> int:
+    """What `write_clock_doubt` has written; 0 where that was lost, or cannot be read."""
+    try:
+        return max(integer_of((read_text(disk, path) or "").strip()) or 0, 0)
+    except (CheckpointError, OSError):
+        return 0
+
+
+def write_clock_doubt(disk: Disk, path: str, left_ms: int) -> File:
+    """Write for how many milliseconds the clock is still in doubt, and return the open file."""
+    return _write_numbers(disk, path, [left_ms])
+
+
+def _write_numbers(disk: Disk, path: str, numbers: Iterable[int]) -> File:
     file = disk.open(path, create=True)
     try:
-        file.write(0, b"".join(b"%-19d\n" % number for number in known))  # always as long: no crash leaves a part
+        file.write(0, b"".join(b"%-19d\n" % number for number in numbers))  # always as long: no crash leaves a part
     except BaseException:
         file.close()
         raise

@@ -131,6 +131,7 @@ class DirectoryContents:
     __slots__ = (
         "boot_id",
         "clean_epoch",
+        "clock_doubt_ms",
         "error",
         "exists",
         "folders",
@@ -166,6 +167,7 @@ class DirectoryContents:
         self.tree_name = tree_name
         self.clean_epoch = -1  # in which epoch its broker stopped cleanly; -1: not known
         self.used_ms = -1  # when its broker wrote a checkpoint last, by the wall clock of then; -1: it never did
+        self.clock_doubt_ms = 0  # for how long its broker was not sure of the wall clock when it ran last
         self.boot_id = ""  # of the machine when a broker last used it
         self.tree_knowledge = checkpoints.NO_TREE_KNOWLEDGE  # of its broker
 
@@ -216,6 +218,7 @@ def read_contents(disk: Disk, path: str, tree_name: str = TREE_FILE) -> Director
         found.clean_epoch = checkpoints.read_clean_epoch(disk, f"{path}/{checkpoints.CLEAN_SHUTDOWN}")
     if checkpoints.HIGH_WATERMARKS in found.names:
         found.used_ms = disk.modified_ms(f"{path}/{checkpoints.HIGH_WATERMARKS}")
+    found.clock_doubt_ms = checkpoints.read_clock_doubt(disk, f"{path}/{checkpoints.CLOCK_DOUBT}")
     found.boot_id = checkpoints.read_boot_id(disk, f"{path}/{checkpoints.BOOT_ID}")
     found.tree_knowledge = checkpoints.read_tree_knowledge(disk, f"{path}/{checkpoints.TREE_MARK}")
     found.meta = read_meta(disk, path)

@@ -173,12 +173,31 @@ def test_offsets_do_not_expire_by_a_clock_that_may_be_wrong(
     process.end()
     then_s = time.time() - days * 86_400
     os.utime(tmp_path / "data" / "replication-offset-checkpoint", (then_s, then_s))
-    client = Client(start(settings={"offsets.retention.check.interval.ms": "50"}).port)
+    settings = {"offsets.retention.check.interval.ms": "50"}
+    process = start(settings=settings)
+    client = Client(process.port)
     if stays:
         time.sleep(0.5)
         assert client.committed("g", "t", 0) == (0, 7)
     else:
         until(lambda: client.committed("g", "t", 0) == (0, -1))
+        return
+    # The next start knows that the same clock was in doubt, and for how long it still is.
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        process.end(how)
+        process = start(settings=settings)
+        client = Client(process.port)
+        time.sleep(0.5)
+        assert client.committed("g", "t", 0) == (0, 7)
+        assert "for another 24.0 hours" in process.log.read_text()
+    process.end()
+    note = tmp_path / "data" / ".clock_doubt"
+    left_ms = int(note.read_text())
+    assert 86_400_000 - 60_000 < left_ms < 86_400_000
+    note.write_text("3000\n")
+    client = Client(start(settings=settings).port)
+    assert client.committed("g", "t", 0) == (0, 7)
+    until(lambda: client.committed("g", "t", 0) == (0, -1))
 
 
 def test_indexes_that_are_removed_from_under_a_running_broker_are_made_again(

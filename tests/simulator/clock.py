@@ -237,6 +237,7 @@ class SimClock:
         self.loop = VirtualTimeLoop()
         self._wall_offset_ms = WALL_START_MS - MONOTONIC_START_MS
         self.moved_ms = 0
+        self.asleep_ms = 0.0
         self.stands = False
         self._work_ms = 0.0
         self._read_at = -1.0  # when it was last read, in the loop's seconds
@@ -253,6 +254,10 @@ class SimClock:
             self._read_ms = round(self._read_at * 1000.0, 6)
         return self._read_ms
 
+    def elapsed_ms(self) -> float:
+        """The monotonic clock, and how long the machine was asleep."""
+        return self.monotonic_ms() + self.asleep_ms
+
     def work_ms(self) -> float:
         """A clock of its own, which goes a step further each time it is read."""
         self._work_ms += WORK_STEP_MS
@@ -260,6 +265,11 @@ class SimClock:
 
     def step_wall_clock(self, delta_ms: int) -> None:
         """Set the wall clock, as a person would; only `now_ms` changes."""
+        self._wall_offset_ms += delta_ms
+
+    def sleep_machine(self, delta_ms: int) -> None:
+        """The machine sleeps: what is due waits until it has woken up."""
+        self.asleep_ms += delta_ms
         self._wall_offset_ms += delta_ms
 
     def move(self, delta_ms: int) -> None:

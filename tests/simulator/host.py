@@ -41,6 +41,7 @@ class _LifeClock:
         self._host = host
         self._life = life
         self.monotonic_ms: Callable[[], float] = clock.monotonic_ms
+        self.elapsed_ms: Callable[[], float] = clock.elapsed_ms
         self.work_ms: Callable[[], float] = clock.work_ms
         self.moved_ms = 0
 

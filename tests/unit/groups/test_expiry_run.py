@@ -148,6 +148,74 @@ def test_a_start_with_a_clock_that_may_be_wrong_expires_nothing_for_a_day() -> N
     assert world.fetch("g") == {}
 
 
+def test_how_long_the_clock_is_still_in_doubt_is_written_down_for_the_next_start() -> None:
+    """Until 2026-12 a second start within the day did not know of it, and all went at its first check."""
+    world = make_world()
+    offsets, hour_ms = world.coordinator.kafka_offsets, 60 * MINUTE
+    kept: list[int] = []
+    offsets.keep_doubt = kept.append
+    world.clock.advance(2 * MINUTE)
+    assert not kept
+    world.clock.step_wall_clock(365 * 24 * hour_ms)
+    world.clock.advance(hour_ms)
+    assert kept[0] == 24 * hour_ms
+    assert kept[-1] == pytest.approx(23 * hour_ms, abs=2 * MINUTE)
+    world.clock.sleep_machine(8 * hour_ms)  # it passes meanwhile
+    world.clock.advance(hour_ms)
+    assert kept[-1] == pytest.approx(14 * hour_ms, abs=2 * MINUTE)
+    world.clock.advance(15 * hour_ms)
+    assert kept[-1] == 0
+    count = len(kept)
+    world.clock.advance(hour_ms)
+    assert len(kept) == count
+    world.commit("g", {("t", 0): 1})
+    offsets.doubt_the_clock(2 * MINUTE)  # as a start that finds it written
+    world.clock.advance(MINUTE)
+    assert world.fetch("g") == {("t", 0): 1}
+    world.clock.advance(12 * MINUTE)
+    assert world.fetch("g") == {}
+
+
+def test_a_machine_that_sleeps_each_night_has_no_wrong_clock(caplog: pytest.LogCaptureFixture) -> None:
+    """Until 2026-12 each morning began a new day without expiry."""
+    hour_ms = 60 * MINUTE
+    world = GroupWorld(offsets_retention_minutes=40 * 60, offsets_retention_check_interval_ms=10 * MINUTE)
+    world.commit("g", {("t", 0): 1})
+    for _ in range(2):
+        world.clock.advance(15 * hour_ms)
+        assert world.fetch("g") == {("t", 0): 1}
+        world.clock.sleep_machine(8 * hour_ms)
+    world.clock.advance(20 * MINUTE)
+    assert world.fetch("g") == {}
+    assert "has jumped" not in caplog.text
+
+
+def test_offsets_do_not_expire_at_once_when_a_machine_wakes_up_after_longer_than_they_are_kept() -> None:
+    """Nor do they stay for ever where it sleeps so long each night."""
+    hour_ms = 60 * MINUTE
+    world = GroupWorld(offsets_retention_minutes=6 * 60, offsets_retention_check_interval_ms=10 * MINUTE)
+    world.clock.advance(hour_ms)
+    world.commit("g", {("t", 0): 1})
+    world.clock.sleep_machine(8 * hour_ms)
+    world.clock.advance(15 * hour_ms)
+    assert world.fetch("g") == {("t", 0): 1}
+    world.clock.sleep_machine(9 * hour_ms)
+    world.clock.advance(20 * MINUTE)
+    assert world.fetch("g") == {}
+
+
+def test_a_virtual_machine_that_is_paused_each_night_comes_to_the_end_of_the_day_without_expiry() -> None:
+    hour_ms = 60 * MINUTE
+    world = GroupWorld(offsets_retention_minutes=10 * 60, offsets_retention_check_interval_ms=10 * MINUTE)
+    world.commit("g", {("t", 0): 1})
+    world.clock.advance(hour_ms)
+    for _ in range(2):
+        world.clock.step_wall_clock(9 * hour_ms)
+        assert world.fetch("g") == {("t", 0): 1}
+        world.clock.advance(15 * hour_ms)
+    assert world.fetch("g") == {}
+
+
 def test_offsets_that_were_loaded_expire_as_if_there_had_been_no_restart() -> None:
     world = make_world()
     world.commit("g", {("t", 0): 1, ("t", 1): 2})

@@ -3,6 +3,7 @@ import errno
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from barnabas.runtime.clock import roundest
@@ -24,6 +25,13 @@ def test_file_reads_what_was_written_and_knows_its_size(tmp_path):
     file.close()
     with pytest.raises(OSError):
         file.read(0, 1)
+
+
+def test_the_clock_that_counts_sleep_goes_on_as_the_monotonic_one():
+    clock = real().clock
+    ahead_ms = clock.elapsed_ms() - clock.monotonic_ms()
+    time.sleep(0.05)
+    assert clock.elapsed_ms() - clock.monotonic_ms() == pytest.approx(ahead_ms, abs=40)
 
 
 def test_missing_file_is_an_error_without_create(tmp_path):

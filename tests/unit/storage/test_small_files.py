@@ -275,13 +275,23 @@ def test_an_empty_last_segment_stays():
     assert expired_segments(segments, timestamps, retention_ms=0, **values) == 1
 
 
+@pytest.mark.parametrize("name", [checkpoints.BOOT_ID, checkpoints.CLOCK_DOUBT])
 @pytest.mark.parametrize("kind", ["a folder", "a loop of links", "not text"])
-def test_a_boot_id_that_cannot_be_read_counts_as_lost(tmp_path, kind):
-    path = tmp_path / checkpoints.BOOT_ID
+def test_a_boot_id_or_a_doubt_that_cannot_be_read_counts_as_lost(tmp_path, kind, name):
+    path = tmp_path / name
     if kind == "a folder":
         path.mkdir()
     elif kind == "a loop of links":
         path.symlink_to(path)
     else:
         path.write_bytes(b"\xff")
-    assert read_contents(RealDisk(), str(tmp_path)).boot_id == ""
+    found = read_contents(RealDisk(), str(tmp_path))
+    assert (found.boot_id, found.clock_doubt_ms) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "left_ms"), [("12                 \n", 12), ("0\n", 0), ("-3\n", 0), ("", 0), ("1x", 0)]
+)
+def test_a_doubt_about_the_clock_is_read_as_far_as_it_can_be(tmp_path, text, left_ms):
+    (tmp_path / checkpoints.CLOCK_DOUBT).write_text(text)
+    assert read_contents(RealDisk(), str(tmp_path)).clock_doubt_ms == left_ms

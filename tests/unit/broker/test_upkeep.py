@@ -253,3 +253,22 @@ def test_a_coroutine_is_awaited_before_the_next_item_and_ends_with_its_task(env:
     env.clock.advance(0)
     assert told[9:] == ["hangs ends"]
     assert env.upkeep.timer is None
+
+
+@pytest.mark.parametrize(("interval_ms", "slack_ms"), [(25, 0), (100, 28), (1_000, 250), (60_000, 250)])
+def test_a_round_may_begin_a_little_later_with_those_of_others(
+    env: SimEnv, monkeypatch: pytest.MonkeyPatch, interval_ms: float, slack_ms: float
+) -> None:
+    asked = []
+
+    def call_later(delay_ms: float, callback: Callable[[], None], slack_ms: float = 0.0) -> Any:
+        asked.append((delay_ms, slack_ms))
+        return real(delay_ms, callback)
+
+    real = env.clock.call_later
+    monkeypatch.setattr(env.clock, "call_later", call_later)
+    task = env.upkeep.every("task", lambda: interval_ms, list, lambda item: None)
+    assert asked[-1] == (interval_ms, pytest.approx(slack_ms))
+    task.run_soon()
+    assert asked[-1] == (0.0, 0.0), "who has work does not wait"
+    task.stop()

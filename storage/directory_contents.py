@@ -218,7 +218,8 @@ def read_contents(disk: Disk, path: str, tree_name: str = TREE_FILE) -> Director
         found.clean_epoch = checkpoints.read_clean_epoch(disk, f"{path}/{checkpoints.CLEAN_SHUTDOWN}")
     if checkpoints.HIGH_WATERMARKS in found.names:
         found.used_ms = disk.modified_ms(f"{path}/{checkpoints.HIGH_WATERMARKS}")
-    found.clock_doubt_ms = checkpoints.read_clock_doubt(disk, f"{path}/{checkpoints.CLOCK_DOUBT}")
+    if checkpoints.CLOCK_DOUBT in found.names:
+        found.clock_doubt_ms = checkpoints.read_clock_doubt(disk, f"{path}/{checkpoints.CLOCK_DOUBT}")
     found.boot_id = checkpoints.read_boot_id(disk, f"{path}/{checkpoints.BOOT_ID}")
     found.tree_knowledge = checkpoints.read_tree_knowledge(disk, f"{path}/{checkpoints.TREE_MARK}")
     found.meta = read_meta(disk, path)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from barnabas.broker.control import recorder
-from barnabas.broker.control.facts import facts_of
+from barnabas.broker.control.facts import NOTHING, facts_of
 from barnabas.broker.control.recorder import Exchange, Recorder
 from barnabas.broker.requests import RequestContext
 from barnabas.protocol import frames, messages
@@ -24,6 +24,13 @@ def test_a_request_is_kept_as_it_was_sent() -> None:
     assert (header.api_version, header.correlation_id, header.client_id) == (5, 7, "c")
     assert isinstance(request, messages.JoinGroupRequest)
     assert (request.group_id, request.member_id) == ("billing", "m")
+
+
+def test_what_a_request_does_not_name_takes_no_memory() -> None:
+    """Until 2026-12 each of 5,000 requests had empty sets of its own, which were 3 MB."""
+    facts = came(Recorder(), messages.HeartbeatRequest(group_id="g"), 4).facts
+    assert facts.groups == {"g"}
+    assert facts.topics is facts.partitions is facts.transactional_ids is NOTHING.topics
 
 
 def test_an_answer_knows_what_came_after_it() -> None:

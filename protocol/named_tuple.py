@@ -33,7 +33,8 @@ else:
             defaults = {field: body.pop(field) for field in fields if field in body}
             if fields[len(fields) - len(defaults) :] != tuple(defaults):
                 raise TypeError(f"{name}: a field without a default follows one with a default")
-            code = _constructor(len(fields)).replace(co_name="__new__", co_varnames=("_cls", *fields))
+            names = {"co_name": "__new__", "co_qualname": f"{name}.__new__", "co_varnames": ("_cls", *fields)}
+            code = _constructor(len(fields)).replace(**names)
             body["__new__"] = FunctionType(code, {"_new": tuple.__new__}, "__new__", tuple(defaults.values()))
             body |= {field: _tuplegetter(number, "") for number, field in enumerate(fields)}
             body |= {"__slots__": (), "_fields": fields, "_field_defaults": defaults, "__match_args__": fields}
@@ -56,6 +57,8 @@ else:
             if changed:
                 raise ValueError(f"Got unexpected field names: {list(changed)!r}")
             return replaced
+
+        __replace__ = _replace  # for `copy.replace`, from 3.13 on
 
         def _asdict(self):
             return dict(zip(self._fields, self, strict=True))

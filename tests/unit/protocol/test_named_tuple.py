@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import sys
 import typing
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -60,7 +61,7 @@ def told(act: Callable[[], Any]) -> str:
         outcome = repr(act())
     except (TypeError, ValueError, AttributeError) as error:
         outcome = f"{type(error).__name__}: {error}"
-    return outcome.replace("Ours", "Pythons").replace("<lambda>", "Pythons.__new__")
+    return outcome.replace("Ours", "Pythons")
 
 
 ACTS: dict[str, Callable[[Any], Any]] = {
@@ -84,6 +85,7 @@ ACTS: dict[str, Callable[[Any], Any]] = {
     "a field is set": lambda kind: setattr(kind(1, "a"), "first", 2),
     "another is set": lambda kind: setattr(kind(1, "a"), "fifth", 2),
     "pickled": lambda kind: pickle.loads(pickle.dumps(kind(1, "a"))),
+    "changed by copy": lambda kind: copy.replace(kind(1, "a"), first=2) if sys.version_info >= (3, 13) else None,
     "copied": lambda kind: copy.deepcopy(kind(1, "a", 3, (4,))),
 }
 

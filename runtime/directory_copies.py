@@ -47,13 +47,16 @@ def copy(
             shutil.copy(entry.path, to)  # with its mode: others may not read the tree
 
 
-def what_to_do(error: OSError) -> str:
-    """A sentence, without a stop, for who reads that a copy has failed."""
+def why(error: OSError) -> str:
+    """What a copy has failed at, and what to do: two sentences, without the last stop."""
     if error.errno in DISK_FULL:
-        return "Make room, or name another folder"
-    if error.errno in READ_ONLY:
-        return "Let this user read and write it, or name another folder"
-    return "Look after that file and its disk, or name another folder"
+        advice = "Make room, or name another folder"
+    elif error.errno in READ_ONLY:
+        advice = "Let this user read and write it, or name another folder"
+    else:
+        advice = "Look after that file and its disk, or name another folder"
+    where = error.filename2 or error.filename  # of a copy that finds no room, the second is the new file
+    return f"{where}: {error.strerror}. {advice}" if where else f"{error.strerror}. {advice}"
 
 
 def copy_for_itself(source: str, target: str, *, without: str, goes_on: Callable[[], bool]) -> None:
@@ -175,7 +178,11 @@ def write_note(
     places = [folder / str(number) for number in range(directories)]
     files = [{path: os.stat(place / path).st_size for path in files_in(place)} for place in places]
     of_tree = {name: os.stat(folder / name).st_size for name in tree}
-    (folder / NOTE).write_text(json.dumps(Note(clock_moved_ms, clock_stands_at_ms, files, of_tree)._asdict()))
+    try:
+        (folder / NOTE).write_text(json.dumps(Note(clock_moved_ms, clock_stands_at_ms, files, of_tree)._asdict()))
+    except OSError as error:
+        error.filename = error.filename or str(folder / NOTE)  # a write that finds no room does not name its file
+        raise
 
 
 def read_note(folder: Path) -> Note:

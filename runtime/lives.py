@@ -340,7 +340,7 @@ class Lives:
         except SnapshotError as error:
             why = str(error)
         except OSError as error:
-            why = f"{error.filename or ''}: {error.strerror}. {directory_copies.what_to_do(error)}"
+            why = directory_copies.why(error)
         except Exception as error:  # whatever was commanded, the broker goes on
             logger.exception("could not make or restore a snapshot")
             why = f"{type(error).__name__}: {error}"

@@ -102,6 +102,18 @@ def test_a_start_that_finds_no_room_for_the_tree_says_what_to_do(disk: Path, lef
     assert "Make room there" in ended.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize("left", [0, 16 << 10])
+def test_a_snapshot_at_the_start_that_finds_no_room_says_where(disk: Path, tmp_path: Path, left: int) -> None:
+    """Until 2026-12 the note of a snapshot that found no room was not named, and a copy named the data."""
+    (disk / "ballast").write_bytes(bytes(6 * 1024 * 1024 - left))
+    words = ("start", "--profile", "ci", "--port", "0", "--data", str(tmp_path / "data"))
+    ended = forked.barnabas(*words, "--set", f"control.start.snapshot={disk / 'snapshot'}", code=1)
+    told = ended.stderr.splitlines()[-1]
+    assert f"control.start.snapshot: {disk / 'snapshot'}" in told
+    assert "No space left on device. Make room" in told
+    assert os.listdir(disk) == ["ballast"]
+
+
 @pytest.mark.parametrize("left", [0, 4 << 10])
 def test_a_snapshot_that_cannot_be_put_back_for_want_of_room_leaves_the_broker_as_it_is(
     start: Callable[..., Process], disk: Path, tmp_path: Path, left: int

@@ -222,6 +222,7 @@ class Shared:
         """Where they are, also after each put back."""
         if self._beginning is not None:
             self._beginning.result()
+            self._is_as_at_start = False  # a service that is told may write before the first test begins
         return self.kafka.bootstrap
 
     def put_back(self) -> dict[int, int]:

@@ -1023,13 +1023,21 @@ def test_the_plugin(tmp_path: Path, with_plugin: list[str]) -> None:
 
 OF_SESSION = """
 import pytest
+from kafka import KafkaProducer
 
 @pytest.fixture(scope="session")
 def service(barnabas_bootstrap):
     return barnabas_bootstrap
 
-def test_one(service, barnabas, barnabas_topic):
+@pytest.fixture(scope="session")
+def topic_of_session(service):
+    producer = KafkaProducer(bootstrap_servers=service)
+    producer.send("of-session", b"a").get(30)
+    producer.close()
+
+def test_one(service, topic_of_session, barnabas, barnabas_topic):
     assert service == barnabas.bootstrap
+    assert [row["topic"] for row in barnabas.ask("GET", "/v1/topics")["topics"]] == [barnabas_topic.name]
     barnabas.topic("orders", unique=False)
 
 def test_two(service, barnabas):

@@ -46,6 +46,8 @@ class Barnabas:
     def __init__(self, brokers: int = 1, config: Settings | None = None, *, snapshot: Snapshot | None = None) -> None:
         if control.whole(brokers, "brokers") < 1:
             raise ValueError(f"brokers is at least 1, not {brokers}")
+        if not isinstance(snapshot, Snapshot | None):
+            raise TypeError(f"snapshot is what kafka.snapshot() returns, not {type(snapshot).__name__}")
         self.folder = Path(temporary.path_for(uuid.uuid4().hex))
         self._config = settings = texts_of(config)
         if brokers > 1:
@@ -67,7 +69,10 @@ class Barnabas:
     # ------------------------------------------------------------------ its life
 
     def start(self) -> Self:
-        """Start all brokers, and return when they serve. StartError says why they do not; RuntimeError: they run."""
+        """Start all brokers, and return when they serve. StartError says why they do not; RuntimeError: they run.
+
+        CommandError: the snapshot that they are to begin with is not whole, or of another number of brokers.
+        """
         self._start(None)
         return self
 
@@ -88,6 +93,8 @@ class Barnabas:
     def _start(self, snapshot: Path | None, make_data: Callable[[], None] | None = None) -> None:
         if self._lock is not None:
             raise RuntimeError("these brokers are started already: stop them first, or make another Barnabas")
+        if make_data is None and self._begins_with is not None:
+            self._begins_with.check(None, len(self.processes))
         try:
             temporary.make(str(self.folder))
         except OSError as error:
@@ -509,9 +516,7 @@ class Barnabas:
         try:
             change()
         except OSError as error:
-            message = (
-                f"{error.filename or ''}: {error.strerror}. {directory_copies.what_to_do(error)}: all is as it was."
-            )
+            message = f"{directory_copies.why(error)}: all is as it was."
             raise control.CommandError("SNAPSHOT_FAILED", message) from None
         finally:
             self._begin(self.processes.values())
@@ -550,7 +555,15 @@ class Barnabas:
         """Other brokers, with the same data, while the block lasts."""
         copy = Barnabas(len(self.processes), self._config)
         copy.clock.ahead_ms = self.clock.ahead_ms
-        copy._start(None, lambda: self.snapshot().copy_to(copy.folder))
+
+        def make_data() -> None:
+            mark = self.snapshot()
+            try:
+                mark.copy_to(copy.folder)
+            finally:
+                shutil.rmtree(mark.folder, ignore_errors=True)  # nobody else can name it
+
+        copy._start(None, make_data)
         try:
             yield copy
         finally:

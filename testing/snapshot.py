@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from barnabas.runtime import directory_copies
+from barnabas.runtime.counted import counted
 from barnabas.testing.control import CommandError
 
 TREE_FILE = "coordination.sqlite"  # of a cluster, beside the data of its brokers
@@ -30,15 +31,17 @@ class Snapshot:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
 
-    def check(self, cluster_id: str, brokers: int) -> None:
-        """CommandError unless it is whole, and of the brokers of this cluster."""
+    def check(self, cluster_id: str | None, brokers: int) -> None:
+        """CommandError unless it is whole, and of so many brokers of this cluster; None: of any."""
         try:
             count = len(directory_copies.read_note(self.folder).files)
             clusters = [directory_copies.owner(self.folder / str(number)).get("cluster.id") for number in range(count)]
         except (OSError, ValueError) as error:
             message = f"{self.folder} is not the folder of a whole snapshot ({error})."
             raise CommandError("SNAPSHOT_FAILED", message) from None
-        if clusters != [cluster_id] * brokers:
+        if count != brokers:
+            raise CommandError("SNAPSHOT_FAILED", f"{self.folder} is of {counted(count, 'broker')}, not of {brokers}.")
+        if set(clusters) != {cluster_id or clusters[0]}:
             raise CommandError("SNAPSHOT_FAILED", f"{self.folder} is of other brokers.")
 
     def copy_to(self, target: Path) -> None:

@@ -73,7 +73,7 @@ def print_line(broker: "Broker", data: str, order: "Order") -> None:
         }
         if order.security is not None:
             ready["security"] = order.security
-        if order.config.control_start_snapshot is not None:
+        if order.config.control_start_snapshot:
             ready["snapshot"] = _snapshot(broker, order.config.control_start_snapshot)
         print(json.dumps(ready))
         return

@@ -119,26 +119,29 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
         parent if (profile.exit_with_parent if said.exit_with_parent is None else said.exit_with_parent) else None,
         security,
     )
-    _check_for_tests(settings.config, said.brokers)
     first, *others = order.directories
-    if said.brokers is not None or (not others and env.disk.exists(f"{first}/{CLUSTER_FILE}")):
+    are_several = said.brokers is not None or (not others and env.disk.exists(f"{first}/{CLUSTER_FILE}"))
+    _check_for_tests(settings.config, are_several=are_several)
+    if are_several:
         return _run_cluster(env, said, {**profile.settings, **given}, settings, order, log)
     if said.restart:
         fail("--restart goes with --brokers.", ExitCode.NOT_VALID)
     return _run(env, order)
 
 
-def _check_for_tests(config: "BrokerConfig", brokers: int | None) -> None:
+def _check_for_tests(config: "BrokerConfig", *, are_several: bool) -> None:
     """Failure if settings for the start of a test's broker are not for these."""
     for name, said in (
-        ("control.start.snapshot", config.control_start_snapshot is not None),
+        ("control.start.snapshot", bool(config.control_start_snapshot)),
         ("control.start.waits", config.control_start_waits),
     ):
         if said and not config.control_enable:
             fail(f"{name} is for tests: say --profile ci, or control.enable=true.", ExitCode.NOT_VALID)
-    if config.control_start_snapshot is None:
+    if config.control_start_waits and are_several:
+        fail("control.start.waits is for one broker, which reads its own standard input.", ExitCode.NOT_VALID)
+    if not config.control_start_snapshot:
         return
-    if brokers is not None or config.coordination_path or config.zookeeper_connect:
+    if are_several or config.coordination_path or config.zookeeper_connect:
         why = "is for one broker whose tree is in its data: of others, take a snapshot when all serve"
         fail(f"control.start.snapshot {why} (/v1/control/snapshots).", ExitCode.NOT_VALID)
 
@@ -420,7 +423,7 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
     elif order.offsets_topic_first and not await ready.is_made_unless_stopped(broker, OFFSETS_TOPIC, stop):
         await broker.stop()
         return ExitCode.DONE
-    snapshot = order.config.control_start_snapshot
+    snapshot = order.config.control_start_snapshot or None  # an empty one is none
     told_life = 1 if snapshot is None else 2  # the one that whoever has started this process hears of
     if lives is not None and lives.number != told_life:
         if snapshot is not None and lives.number < told_life:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import forked
 import pytest
-from barnabas.testing import Barnabas, StartError
+from barnabas.cli.start_settings import CLUSTER_FILE
+from barnabas.testing import Barnabas, CommandError, StartError
 
 START = [sys.executable, "-m", "barnabas", "start", "--json", "--port", "0"]
 
@@ -132,6 +133,30 @@ def test_brokers_that_it_is_not_for_are_refused(tmp_path: Path, words: tuple[str
     assert not (tmp_path / "data").exists()
 
 
+def test_brokers_of_a_cluster_that_is_there_are_refused_at_once(tmp_path: Path) -> None:
+    """Until 2026-12 each process of the cluster was started, and refused it, if --brokers was not said again."""
+    (tmp_path / CLUSTER_FILE).write_text(json.dumps({"node_ids": [0, 1, 2]}))
+    words = ("--profile", "ci", "--data", str(tmp_path))
+    code, told = said(*words, "--set", f"control.start.snapshot={tmp_path / 'snapshot'}")
+    assert (code, "control.start.snapshot is for one broker" in told.splitlines()[-1]) == (2, True), told
+    for more in ((), ("--brokers", "3")):
+        code, told = said(*words, *more, "--set", "control.start.waits=true")
+        assert (code, "control.start.waits is for one broker" in told.splitlines()[-1]) == (2, True), told
+    assert os.listdir(tmp_path) == [CLUSTER_FILE]
+
+
+def test_an_empty_folder_is_none(tmp_path: Path) -> None:
+    """Until 2026-12 it was the folder where the start was said."""
+    words = ["--profile", "ci", "--data", str(tmp_path / "data"), "--set", "control.start.snapshot="]
+    process = forked.Popen([*START, *words], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert "snapshot" not in json.loads(process.stdout.readline())
+    finally:
+        process.terminate()
+        process.communicate(timeout=200)
+
+
 def test_a_test_hears_why_it_does_not_start() -> None:
     kafka = Barnabas(config={"control.enable": "false"})
     with pytest.raises(StartError, match=r"control\.start\.snapshot is for tests"):
@@ -175,6 +200,33 @@ def test_who_is_never_told_to_begin_touches_nothing(tmp_path: Path) -> None:
     assert process.wait(200) == 0
     process.communicate()
     assert not (tmp_path / "data").exists()
+
+
+def test_what_lacks_files_or_is_of_other_brokers_is_refused(tmp_path: Path) -> None:
+    """Until 2026-12 a broker began with what was left of it, or did not start and did not say why."""
+    with Barnabas() as kafka:
+        mark = kafka.snapshot()
+        with pytest.raises(CommandError, match="is of 1 broker, not of 3"):
+            Barnabas(3, snapshot=mark).start()
+        next(mark.folder.glob("0/__consumer_offsets-0/*.log")).unlink()
+        begun = Barnabas(snapshot=mark)
+        with pytest.raises(CommandError, match="is not the folder of a whole snapshot"):
+            begun.start()
+        assert not begun.folder.exists()
+    with pytest.raises(CommandError, match="is not the folder of a whole snapshot"):
+        Barnabas(snapshot=mark).start_with_snapshot()
+    with pytest.raises(TypeError, match=r"snapshot is what kafka\.snapshot\(\) returns, not str"):
+        Barnabas(snapshot=str(mark.folder))  # type: ignore[arg-type]
+
+
+def test_forks_leave_nothing_behind() -> None:
+    """Until 2026-12 each left a snapshot, in memory, for as long as the brokers ran."""
+    with Barnabas() as kafka:
+        kafka.topic("orders").produce(["a"])
+        before = set(kafka.folder.iterdir())
+        for _ in range(2):
+            with kafka.fork():
+                assert set(kafka.folder.iterdir()) == before
 
 
 def test_a_fork_that_cannot_be_made_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

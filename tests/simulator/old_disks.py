@@ -25,6 +25,7 @@ from simulator.simulation import Verdict
 from simulator.tree_accidents import BROKERS, PARTITIONS, TOPIC, Accident, TreeAccidents
 
 COUNTED_WITHIN_MS = 20_000.0  # the marks of brokers in the tree, more often than a kill may take back
+COPIES_MAX = 3  # of one broker: some are older than disks that were put back since
 OFFSETS_KEY_MAX = 1  # versions of keys of committed offsets
 ARRIVED_WITHIN_MS = 1_000.0  # the last answers of brokers that have ended
 
@@ -34,6 +35,7 @@ class OldDisks(TreeAccidents):
 
     def __init__(self, seed: int, minutes: float = 2.0, trace: Callable[[str], None] | None = None) -> None:
         super().__init__(seed, minutes, trace)
+        self._copies: dict[Host, list[SimDisk]] = {host: [] for host in self.hosts}
         self.forgotten = 0  # acknowledged records that no copy had
         self.accidents: dict[str, Accident] = {"disks put back": self._put_the_disks_back}
         self.done = dict.fromkeys(self.accidents, 0)
@@ -52,12 +54,11 @@ class OldDisks(TreeAccidents):
         await self._bring_up(one)
 
     async def _put_the_disks_back(self) -> None:
-        copies: dict[Host, list[SimDisk]] = {host: [] for host in self.hosts}
         for _ in range(self.rng.randint(1, 2)):
             for hosts in self.rng.choice(([self.hosts], [[host] for host in self.rng.sample(self.hosts, BROKERS)])):
                 await self._end(hosts)
                 for host in hosts:
-                    copies[host].append(host.disk.copy())
+                    self._copies[host] = [*self._copies[host], host.disk.copy()][-COPIES_MAX:]
                 await self._bring_up(self._in_any_order() if hosts is self.hosts else hosts)
             await self._all_serve()
             if self.rng.random() < 0.7:
@@ -65,7 +66,7 @@ class OldDisks(TreeAccidents):
             await self.clock.sleep(COUNTED_WITHIN_MS)
         await self._end(self.hosts)
         await self.clock.sleep(ARRIVED_WITHIN_MS)
-        for host, of_host in copies.items():
+        for host, of_host in self._copies.items():
             if self.rng.random() < 0.8:
                 age = self.rng.randrange(len(of_host))
                 self.note(f"the disk of {host.name} is copy {age}")

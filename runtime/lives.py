@@ -459,7 +459,15 @@ class Lives:
         """SnapshotError unless this life may end, because the next one can start."""
         if self._answer is not None:
             raise SnapshotError("another snapshot is being made or restored: try again")
-        for folder in directories if shared is None else [os.path.dirname(shared.path), *directories]:
+        try:
+            self._look_at(directories if shared is None else [os.path.dirname(shared.path), *directories], directories)
+        except OSError as error:  # somebody has removed it, for instance
+            raise SnapshotError(directory_copies.why(error)) from None
+
+    @staticmethod
+    def _look_at(folders: Sequence[str], directories: Sequence[str]) -> None:
+        """SnapshotError if one of the folders has no room, or a data directory has links. OSError."""
+        for folder in folders:
             status = os.statvfs(folder)  # and not what a fault says: with faults, a broker starts
             if status.f_blocks and status.f_bavail * status.f_frsize < LIFE_BYTES_MIN:
                 raise SnapshotError(

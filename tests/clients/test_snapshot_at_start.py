@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -217,6 +218,17 @@ def test_what_lacks_files_or_is_of_other_brokers_is_refused(tmp_path: Path) -> N
         Barnabas(snapshot=mark).start_with_snapshot()
     with pytest.raises(TypeError, match=r"snapshot is what kafka\.snapshot\(\) returns, not str"):
         Barnabas(snapshot=str(mark.folder))  # type: ignore[arg-type]
+
+
+def test_data_that_somebody_has_removed_is_named() -> None:
+    """Until 2026-12 it was called a bug of the broker."""
+    with Barnabas() as kafka:
+        mark = kafka.snapshot()
+        data = kafka.processes[0].data
+        shutil.rmtree(data)
+        for change in (kafka.snapshot, lambda: kafka.restore(mark), kafka.fork().__enter__):
+            with pytest.raises(CommandError, match=f"{data}: No such file or directory"):
+                change()
 
 
 def test_forks_leave_nothing_behind() -> None:

@@ -552,7 +552,13 @@ class Barnabas:
 
     @contextmanager
     def fork(self) -> Iterator["Barnabas"]:
-        """Other brokers, with the same data, while the block lasts."""
+        """Other brokers, with the same data, while the block lasts.
+
+        CommandError: there can be none, because these have a tree of their own place, which two would share.
+        """
+        if "coordination.path" in self._config:
+            why = "these brokers have a coordination.path of yours, which the copy would share: leave that out"
+            raise control.CommandError("SNAPSHOT_FAILED", why)
         copy = Barnabas(len(self.processes), self._config)
         copy.clock.ahead_ms = self.clock.ahead_ms
 

@@ -241,6 +241,14 @@ def test_forks_leave_nothing_behind() -> None:
                 assert set(kafka.folder.iterdir()) == before
 
 
+def test_no_fork_shares_a_tree(tmp_path: Path) -> None:
+    """Until 2026-12 it began with the tree of the living, and heard there that its node id is taken."""
+    with Barnabas(config={"coordination.path": str(tmp_path / "tree.sqlite")}) as kafka:
+        with pytest.raises(CommandError, match=r"coordination\.path of yours"), kafka.fork():
+            pytest.fail("there is no fork")
+        assert kafka.topic("orders").values() == []
+
+
 def test_a_fork_that_cannot_be_made_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with Barnabas() as kafka:
 

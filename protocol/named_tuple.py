@@ -55,7 +55,8 @@ else:
         def _replace(self, /, **changed):
             replaced = self._make(map(changed.pop, self._fields, self))
             if changed:
-                raise ValueError(f"Got unexpected field names: {list(changed)!r}")
+                kind = TypeError if sys.version_info >= (3, 13) else ValueError
+                raise kind(f"Got unexpected field names: {list(changed)!r}")
             return replaced
 
         __replace__ = _replace  # for `copy.replace`, from 3.13 on

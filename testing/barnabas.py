@@ -95,14 +95,16 @@ class Barnabas:
             raise RuntimeError("these brokers are started already: stop them first, or make another Barnabas")
         if make_data is None and self._begins_with is not None:
             self._begins_with.check(None, len(self.processes))
+        watcher = Watcher(str(self.folder))  # first: whenever this process is killed, the folder goes
         try:
             temporary.make(str(self.folder))
         except OSError as error:
+            watcher.end()
             why = f"{self.folder} cannot be made: {error.strerror}. Set TMPDIR to a folder that can be written."
             raise StartError(why) from None
         self._lock = temporary.lock(str(self.folder))
         self._starter = os.getpid()
-        self._watcher = Watcher(str(self.folder))
+        self._watcher = watcher
         atexit.register(self.stop)
         try:
             if make_data is None and self._begins_with is not None:

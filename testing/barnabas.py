@@ -25,7 +25,7 @@ from barnabas.testing.group import Group
 from barnabas.testing.kafka_python import kafka_python
 from barnabas.testing.process import BrokerProcess, Settings, StartError, texts_of
 from barnabas.testing.replay import Difference, SessionError, replay
-from barnabas.testing.snapshot import TREE_FILE, Snapshot
+from barnabas.testing.snapshot import TREE_FILE, Snapshot, check_type
 from barnabas.testing.topic import Topic, newest_partitions
 from barnabas.testing.wire import Wire
 
@@ -46,8 +46,8 @@ class Barnabas:
     def __init__(self, brokers: int = 1, config: Settings | None = None, *, snapshot: Snapshot | None = None) -> None:
         if control.whole(brokers, "brokers") < 1:
             raise ValueError(f"brokers is at least 1, not {brokers}")
-        if not isinstance(snapshot, Snapshot | None):
-            raise TypeError(f"snapshot is what kafka.snapshot() returns, not {type(snapshot).__name__}")
+        if snapshot is not None:
+            check_type(snapshot)
         self.folder = Path(temporary.path_for(uuid.uuid4().hex))
         self._config = settings = texts_of(config)
         if brokers > 1:
@@ -491,6 +491,7 @@ class Barnabas:
         CommandError: that cannot be, and nothing has changed.
         """
         self.check_started()
+        check_type(mark)
         self.wire.forget_producers()
         if self._all_answer:
             next_requests = self._tell_all("/v1/control/restore", mark, ends_faults=ends_faults)

@@ -61,3 +61,9 @@ class Snapshot:
         for entry in copied.iterdir():
             entry.rename(target / entry.name)
         copied.rmdir()
+
+
+def check_type(given: object) -> None:
+    """TypeError unless it is a snapshot."""
+    if not isinstance(given, Snapshot):
+        raise TypeError(f"a snapshot is what kafka.snapshot() returns, not {type(given).__name__}")

@@ -209,6 +209,9 @@ def test_what_lacks_files_or_is_of_other_brokers_is_refused(tmp_path: Path) -> N
         mark = kafka.snapshot()
         with pytest.raises(CommandError, match="is of 1 broker, not of 3"):
             Barnabas(3, snapshot=mark).start()
+        for given in (None, str(mark.folder)):
+            with pytest.raises(TypeError, match=r"snapshot is what kafka\.snapshot\(\) returns, not "):
+                kafka.restore(given)  # type: ignore[arg-type]
         next(mark.folder.glob("0/__consumer_offsets-0/*.log")).unlink()
         begun = Barnabas(snapshot=mark)
         with pytest.raises(CommandError, match="is not the folder of a whole snapshot"):

@@ -145,7 +145,7 @@ def _forget(directory: str) -> None:
         restoring.forget(directory)
     except FileNotFoundError:  # another broker of the cluster, which has just started, has done it
         pass
-    except OSError as error:
+    except Exception as error:  # whatever it is, the broker goes on, and a later restore removes them
         logger.warning("could not remove the data from before the restore: %s", error)
 
 

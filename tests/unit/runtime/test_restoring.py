@@ -600,3 +600,16 @@ def test_where_a_log_is_a_link_snapshots_are_refused_with_the_right_advice(place
         ):
             command(data, str(place.snapshot))
     assert not lives.is_ending
+
+
+def test_a_broker_goes_on_whatever_keeps_it_from_removing_what_was_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is removed in a thread, for which the next restore waits."""
+
+    def fails(directory: str) -> None:
+        raise RecursionError("folders in folders")
+
+    monkeypatch.setattr(restoring, "forget", fails)
+    lives_module._forget("/data")
+    assert "could not remove the data from before the restore: folders in folders" in caplog.text

@@ -18,7 +18,7 @@ ANSWER_WITHIN_MS = 60_000.0  # afterwards the next request for an id asks again
 
 
 class ProducerIds:
-    """Hands ids out of one block and has the next one fetched before they are needed.
+    """Hands ids out of one block and has the next one fetched before it is needed.
 
     `given` notes the last id of a block that this broker was given. The block is used when that is complete.
     """

@@ -7,6 +7,8 @@ counted and set aside. It is tried again later, each time after twice as long; t
 A task that handles events has them as its items, and begins a round when one comes (`run_soon`); its interval only
 finds what was forgotten.
 
+Rounds may begin a little late, together with those of other tasks, so that an idle machine wakes up seldom.
+
 The supervisor looks at all tasks. A task is overdue when its timer was lost, or when a completion never came. The
 supervisor logs and counts an overdue task, and starts it again.
 """

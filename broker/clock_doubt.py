@@ -6,6 +6,7 @@ left of that day is in each data directory, because by the same clock the next s
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.offsets.kafka import ODD_CLOCK_MS
@@ -55,13 +56,9 @@ def at_start(clock: Clock, config: BrokerConfig, found: Sequence[DirectoryConten
 
 def keep(env: Env, log_manager: LogManager, left_ms: int) -> None:
     """Write down for how long no committed offset expires, also after the next start."""
-    files = []
-    for directory in log_manager.open_directories:
-        path = directory.path_of(checkpoints.CLOCK_DOUBT)
-        try:
-            files.append(checkpoints.write_clock_doubt(env.disk, path, left_ms))
-        except OSError as error:
-            logger.warning("%s could not be written: %s", path, error)
+    paths = [directory.path_of(checkpoints.CLOCK_DOUBT) for directory in log_manager.open_directories]
+    failed = partial(logger.warning, "%s could not be written: %s")
+    files = checkpoints.write_in_each(env.disk, paths, [left_ms], failed)
     folders = [directory.path for directory in log_manager.open_directories]
     env.disk.sync_in_background(files, lambda error: None, folders)
     for file in files:

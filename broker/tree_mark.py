@@ -19,6 +19,7 @@ import logging
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.payloads import TreeMark
@@ -167,14 +168,9 @@ class OwnMark:
         return kept
 
     def _write_down(self) -> list[File]:
-        files = []
-        for directory in self._log_manager.open_directories:
-            path = directory.path_of(checkpoints.TREE_MARK)
-            try:
-                files.append(checkpoints.write_tree_knowledge(self._disk, path, self.known))
-            except OSError as error:
-                logger.debug("%s could not be written: %s", path, error)
-        return files
+        paths = [directory.path_of(checkpoints.TREE_MARK) for directory in self._log_manager.open_directories]
+        failed = partial(logger.debug, "%s could not be written: %s")
+        return checkpoints.write_in_each(self._disk, paths, self.known, failed)
 
     def start(self) -> None:
         """Count from now on. The tree is not older than the disks any more."""

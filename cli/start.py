@@ -423,10 +423,10 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
     elif order.offsets_topic_first and not await ready.is_made_unless_stopped(broker, OFFSETS_TOPIC, stop):
         await broker.stop()
         return ExitCode.DONE
-    snapshot = order.config.control_start_snapshot or None  # an empty one is none
-    told_life = 1 if snapshot is None else 2  # the one that whoever has started this process hears of
+    snapshot = order.config.control_start_snapshot
+    told_life = 2 if snapshot else 1  # the one that whoever has started this process hears of
     if lives is not None and lives.number != told_life:
-        if snapshot is not None and lives.number < told_life:
+        if snapshot and lives.number < told_life:
             await _begin_snapshot(broker, snapshot)
         return await _end_life(broker, stop, lives)
     if lives is not None and lives.failure:

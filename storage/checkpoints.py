@@ -5,7 +5,7 @@ A file that cannot be read is never guessed at: `CheckpointError` says which fil
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import islice, pairwise
 
@@ -101,7 +101,7 @@ NO_TREE_KNOWLEDGE: TreeKnowledge = TreeKnowledge()
 
 
 def read_tree_knowledge(disk: Disk, path: str) -> TreeKnowledge:
-    """What `write_tree_knowledge` has written; nothing where that was lost, or cannot be read."""
+    """What `write_in_each` has written of it; nothing where that was lost, or cannot be read."""
     try:
         lines = (read_text(disk, path) or "").splitlines()
     except (CheckpointError, OSError):
@@ -111,25 +111,30 @@ def read_tree_knowledge(disk: Disk, path: str) -> TreeKnowledge:
     return TreeKnowledge(**{name: int(number) for name, number in found.items() if _INTEGER.match(number)})
 
 
-def write_tree_knowledge(disk: Disk, path: str, known: TreeKnowledge) -> File:
-    """Write it, and return the open file, because only the caller knows whether it must be synced."""
-    return _write_numbers(disk, path, known)
-
-
 def read_clock_doubt(disk: Disk, path: str) -> int:
-    """What `write_clock_doubt` has written; 0 where that was lost, or cannot be read."""
+    """For how many milliseconds the clock was in doubt; 0 where that was lost, or cannot be read."""
     try:
         return max(integer_of((read_text(disk, path) or "").strip()) or 0, 0)
     except (CheckpointError, OSError):
         return 0
 
 
-def write_clock_doubt(disk: Disk, path: str, left_ms: int) -> File:
-    """Write for how many milliseconds the clock is still in doubt, and return the open file."""
-    return _write_numbers(disk, path, [left_ms])
+def write_in_each(
+    disk: Disk, paths: Iterable[str], numbers: Iterable[int], failed: Callable[[str, OSError], None]
+) -> list[File]:
+    """Write the same numbers to files of several directories; `failed` is told of those that cannot be written."""
+    files: list[File] = []
+    numbers = tuple(numbers)
+    for path in paths:
+        try:
+            files.append(write_numbers(disk, path, numbers))
+        except OSError as error:
+            failed(path, error)
+    return files
 
 
-def _write_numbers(disk: Disk, path: str, numbers: Iterable[int]) -> File:
+def write_numbers(disk: Disk, path: str, numbers: Iterable[int]) -> File:
+    """Write one in each line, and return the open file, because only the caller knows whether it must be synced."""
     file = disk.open(path, create=True)
     try:
         file.write(0, b"".join(b"%-19d\n" % number for number in numbers))  # always as long: no crash leaves a part

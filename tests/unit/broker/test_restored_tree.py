@@ -28,7 +28,7 @@ from barnabas.cluster.tree.port import ConnectionLossError, Operation, Operation
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import record_batch
 from barnabas.runtime.turns import ended
-from barnabas.storage.checkpoints import TREE_MARK, TreeKnowledge, read_tree_knowledge, write_tree_knowledge
+from barnabas.storage.checkpoints import TREE_MARK, TreeKnowledge, read_tree_knowledge, write_numbers
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.validation import AppendOrigin
 from simulator.coordination import SimCoordination, SimTree
@@ -65,7 +65,7 @@ class World:
         if on_disk:
             env.disk.make_directory("/data")
             known = TreeKnowledge(on_disk, leader_epoch, producer_id)
-            write_tree_knowledge(env.disk, f"/data/{TREE_MARK}", known).close()
+            write_numbers(env.disk, f"/data/{TREE_MARK}", known).close()
         self.logs = LogManager(env, "/data", config, lambda topic: {})
         self.logs.start()
         for key in KEYS:

@@ -95,7 +95,6 @@ def test_lock_excludes_this_process_and_others(tmp_path):
 
 ASK = """
 import sys
-from barnabas.runtime.clock import roundest
 from barnabas.runtime.env import real
 disk = real().disk
 print("ready", flush=True)

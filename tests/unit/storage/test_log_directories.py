@@ -4,7 +4,7 @@ import errno
 
 import pytest
 from barnabas.protocol.errors import ErrorCode
-from barnabas.storage.checkpoints import TREE_MARK, TreeKnowledge, write_tree_knowledge
+from barnabas.storage.checkpoints import TREE_MARK, TreeKnowledge, write_numbers
 from barnabas.storage.directory_contents import DataDirectoryError
 
 
@@ -273,7 +273,7 @@ def test_a_directory_whose_mark_is_smaller_than_one_that_was_durable_is_an_old_c
     disks.fill(disks.log("t"), 1)
     for number, is_copy in copies.items():
         disks.disk.crash("kept")
-        write_tree_knowledge(disks.disk, f"/a/{TREE_MARK}", TreeKnowledge(number)).close()
+        write_numbers(disks.disk, f"/a/{TREE_MARK}", TreeKnowledge(number)).close()
         if boot == "other":
             write(disks, "/a/.boot_id", "another")
         manager = disks.open()

@@ -222,9 +222,10 @@ def collect_seldom() -> None:
     # The objects of the start live as long as the process, so no collection needs to look at them again. Nor before:
     # of tens of thousands of them, some hundred are garbage, and to look for them takes 20 ms, with many logs more.
     gc.freeze()
-    # A request leaves no cycles behind, so collections need not come often. The young objects are looked at in small
-    # parts, because a large group that rebalances makes many in a moment.
-    gc.set_threshold(500, 3, 6_000)
+    # A request leaves no cycles behind, so collections need not come often: not for the objects of a few hundred
+    # requests that are answered together. The young objects are looked at in small parts all the same, because a large
+    # group that rebalances makes many in a moment.
+    gc.set_threshold(3_000, 1, 3_000)
     gc.enable()
 
 

@@ -143,6 +143,7 @@ class DirectoryContents:
         "tree_knowledge",
         "tree_name",
         "used_ms",
+        "was_clean",
     )
 
     def __init__(
@@ -159,6 +160,7 @@ class DirectoryContents:
         self.path = path
         self.exists = exists
         self.names = names or []
+        self.was_clean = checkpoints.CLEAN_SHUTDOWN in self.names  # the last stop; asked once, as names may be many
         self.meta = meta or Meta()
         self.folders = folders or {}
         self.offsets: dict[str, dict[tuple[str, int], int]] = {}  # by checkpoint file
@@ -200,11 +202,6 @@ class DirectoryContents:
     @property
     def has_tree(self) -> bool:
         return TREE_FILE in self.names
-
-    @property
-    def was_clean(self) -> bool:
-        """Whether the last stop was clean."""
-        return checkpoints.CLEAN_SHUTDOWN in self.names
 
 
 def read_contents(disk: Disk, path: str, tree_name: str = TREE_FILE) -> DirectoryContents:

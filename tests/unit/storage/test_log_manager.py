@@ -48,6 +48,36 @@ def test_the_marker_says_whether_the_last_stop_was_clean(world):
     assert not world.open().was_clean
 
 
+class Names(list):
+    """The names in a directory. Counts how often somebody goes through them all to find one."""
+
+    searched = 0
+
+    def __contains__(self, name):
+        Names.searched += 1
+        return super().__contains__(name)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_start_does_not_search_all_names_for_each_log(world, monkeypatch, is_clean):
+    """With 10,000 partitions on disk these searches took more than half of a start."""
+    for number in range(50):
+        world.fill(world.log(f"topic-{number}"), 1)
+    if is_clean:
+        world.manager.shutdown()
+    else:
+        world.disk.crash("kept")
+    list_directory = world.disk.list_directory
+    monkeypatch.setattr(
+        world.disk, "list_directory", lambda path: (Names if path == "/data" else list)(list_directory(path))
+    )
+    monkeypatch.setattr(Names, "searched", 0)
+    manager = world.open()
+    assert manager.was_clean is is_clean
+    assert len(manager.all()) == 50
+    assert Names.searched < 25
+
+
 def test_a_second_broker_is_refused_with_advice(world):
     world.open()
     with pytest.raises(DataDirectoryError, match=r"Another broker uses the data directory /data .*Stop that one"):

@@ -236,9 +236,8 @@ class Shared:
         elif not self.kafka.folder.exists():  # a test has stopped it, or has removed its data, or it could not start
             self.kafka.stop()
             self._begin()
-        for node_id, process in self.kafka.processes.items():
-            if process.is_paused and process.runs:
-                self.kafka.resume(node_id)
+        for process in self.kafka.processes.values():
+            process.wake()  # a test may have paused it, or stopped it by its process id
         if not self._is_as_at_start:
             try:
                 return self.kafka.restore(self._start, ends_faults=True)

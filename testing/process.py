@@ -53,7 +53,17 @@ class BrokerProcess:
     @property
     def answers(self) -> bool:
         """Whether it lives and does not stand still."""
-        return self.runs and not self.is_paused
+        return self.runs and not self.is_paused and not self._is_stopped
+
+    @property
+    def _is_stopped(self) -> bool:
+        """Whether a test has stopped it by its process id (SIGSTOP). Not seen where Python has no `waitid` (macOS)."""
+        if self._process is None or not hasattr(os, "waitid"):
+            return False
+        try:
+            return os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # it has ended, and another thread knows it already
+            return False
 
     @property
     def http(self) -> str:
@@ -111,6 +121,8 @@ class BrokerProcess:
         if not line:
             process.wait()
             said = self.log.read_text(errors="replace").splitlines()[-LINES_SHOWN:]
+            if process.returncode < 0:
+                said.insert(0, f"{signal.Signals(-process.returncode).name} has ended it before it could serve")
             said = said or [f"it could not say why in {self.log}: has that disk room?"]
             if said[-1].startswith(ERROR_BEGINS):  # so that the first line, which pytest's summary shows, says why
                 said.insert(0, json.loads(said.pop())["error"])
@@ -144,6 +156,12 @@ class BrokerProcess:
         self._send(signal.SIGCONT)
         self.is_paused = False
 
+    def wake(self) -> None:
+        """Let it go on if it runs, whoever has stopped it."""
+        self.is_paused = False
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)  # which looks first whether it has ended
+
     def _send(self, number: signal.Signals) -> None:
         if self._process is None or not self.runs:
             raise RuntimeError(f"broker {self.node_id} does not run")
@@ -154,8 +172,7 @@ class BrokerProcess:
         if process is None:
             return
         if process.poll() is None:
-            if self.is_paused:
-                self.resume()
+            self.wake()
             process.send_signal(number)
             try:
                 process.wait(STOPS_WITHIN_S)

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from barnabas.testing import Barnabas, CommandError
+from barnabas.testing import Barnabas, CommandError, StartError
+from barnabas.testing.process import BrokerProcess
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -52,6 +53,13 @@ def test_removes_the_snapshots(barnabas):
 
 def test_is_given_another_process(barnabas):
     assert pid(barnabas) != SEEN.pop()
+
+def test_stops_it_by_its_process_id(barnabas):
+    SEEN.append(pid(barnabas))
+    os.kill(pid(barnabas), signal.SIGSTOP)
+
+def test_is_given_the_same_process(barnabas):
+    assert pid(barnabas) == SEEN.pop()
 
 def test_removes_its_data(barnabas):
     remove(barnabas.processes[0].data)
@@ -120,6 +128,27 @@ def left(folder: Path) -> list[str]:
         except OSError:
             continue
     return [*map(str, folder.glob("barnabas-*")), *processes]
+
+
+def test_a_broker_that_was_stopped_by_its_process_id_does_not_answer(kafka: Barnabas) -> None:
+    pid = kafka.processes[0].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    while kafka.running:  # the kernel stops it a moment later
+        time.sleep(0.001)
+    kafka.resume()
+    while not kafka.running:
+        time.sleep(0.001)
+    assert kafka.topic().values() == []
+
+
+def test_a_broker_that_is_killed_while_it_starts_says_so(tmp_path: Path) -> None:
+    process = BrokerProcess(tmp_path, 0, {})
+    process.begin(waits=True)
+    process.abort()
+    with pytest.raises(StartError, match="SIGKILL has ended it"):
+        process.wait_until_ready()
+    process.kill()
 
 
 FAILING = """

@@ -52,7 +52,7 @@ class BrokerProcess:
         self.settings = settings
         self.program = program
         self.log = folder / "broker.log"
-        self.port = 0
+        self.port = free_port()  # nobody else is given it while the process is away
         self.process: subprocess.Popen[str] | None = None
         self.start()
 
@@ -81,7 +81,6 @@ class BrokerProcess:
         self.port = int(ready["bootstrap"].rpartition(":")[2])
 
     def _start_other(self, command: str, log: object) -> None:
-        self.port = self.port or free_port()
         words = shlex.split(command.format(port=self.port, data=self.data))
         self.process = forked.Popen(words, stdout=log, stderr=log, text=True)  # type: ignore[call-overload]
         deadline = time.monotonic() + START_TIMEOUT_S
